@@ -1,0 +1,61 @@
+"""A quantized matrix as it lives in memory: packed codes, scales, zero points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo.numerics.packing import pack_codes, unpack_codes
+from octavo.numerics.scheme import IntegerScheme
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTensor:
+    """A `[rows, columns]` matrix whose value is `(code - zero_point) * scale`, group by group along each row.
+
+    `words` int32 `[rows, ceil(columns * bits / 32)]`, `scale` float `[rows, groups]`, `zero_point` int8
+    `[rows, groups]` or None when symmetric.
+    """
+
+    words: Tensor
+    scale: Tensor
+    zero_point: Tensor | None
+    scheme: IntegerScheme
+    shape: tuple[int, int]
+
+    @classmethod
+    def from_codes(cls, codes: Tensor, scale: Tensor, zero_point: Tensor | None, scheme: IntegerScheme) -> PackedTensor:
+        """Pack signed codes `[rows, columns]`. Scales keep their dtype: it is the storage dtype."""
+        rows, columns = codes.shape
+        words = pack_codes(codes, scheme.bits)
+        return cls(words, scale, zero_point, scheme, (rows, columns))
+
+    @property
+    def num_bytes(self) -> int:
+        zero_bytes = 0 if self.zero_point is None else self.zero_point.nbytes
+        return self.words.nbytes + self.scale.nbytes + zero_bytes
+
+    def codes(self) -> Tensor:
+        """Signed int8 codes `[rows, columns]`."""
+        return unpack_codes(self.words, self.scheme.bits, self.shape[1])
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The matrix `[rows, columns]` as `dtype`, computed in float32."""
+        return _decode(self.codes(), self.scale, self.zero_point).to(dtype)
+
+    def rows(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Chosen rows `[len(index), columns]`, e.g. an embedding lookup: only they are unpacked."""
+        codes = unpack_codes(self.words[index], self.scheme.bits, self.shape[1])
+        zero_point = None if self.zero_point is None else self.zero_point[index]
+        return _decode(codes, self.scale[index], zero_point).to(dtype)
+
+
+def _decode(codes: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+    rows, columns = codes.shape
+    grouped = codes.reshape(rows, scale.shape[1], -1).to(torch.float32)
+    if zero_point is not None:
+        grouped -= zero_point.to(torch.float32).unsqueeze(-1)
+    grouped *= scale.to(torch.float32).unsqueeze(-1)
+    return grouped.reshape(rows, columns)

@@ -1,0 +1,1 @@
+"""Where past tokens live: block pool, block tables, radix tree, fork."""

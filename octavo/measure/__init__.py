@@ -1,0 +1,1 @@
+"""Arithmetic after the fact."""

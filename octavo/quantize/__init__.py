@@ -1,0 +1,1 @@
+"""How weights get fewer bits."""

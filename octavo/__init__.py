@@ -1,3 +1,72 @@
-"""Octavo: quantize language models with a measured loss and serve them from paged, prefix-shared memory."""
+"""Octavo: quantize language models with a measured loss and serve them from paged, prefix-shared memory.
+
+The public names below are loaded when first used, so that `import octavo` imports neither torch nor a server.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.api import evaluate, quantize
+    from octavo.core.outputs import RequestOutput
+    from octavo.core.request import Request
+    from octavo.core.sampling_params import SamplingParams
+    from octavo.engine import LLM, AsyncEngine
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "Request",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+    "evaluate",
+    "quantize",
+]
+
+#: Public name -> the module that holds it.
+_HOMES = {
+    "LLM": "octavo.engine",
+    "AsyncEngine": "octavo.engine",
+    "Request": "octavo.core.request",
+    "RequestOutput": "octavo.core.outputs",
+    "SamplingParams": "octavo.core.sampling_params",
+    "evaluate": "octavo.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "quantize":
+        return importlib.import_module("octavo.quantize")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _QuantizeRoom(ModuleType):
+    """The room `octavo.quantize`, which is also the function users call: `octavo.quantize(model, ...)`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return importlib.import_module("octavo.api").quantize(*args, **kwargs)
+
+
+class _FrontDoor(ModuleType):
+    """This module. Importing the room `quantize` binds it here, whoever imports it; that is when it becomes callable."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "quantize" and isinstance(value, ModuleType):
+            value.__class__ = _QuantizeRoom
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _FrontDoor

@@ -1,0 +1,57 @@
+"""What an algorithm hands back for one linear, and what is remembered about how it got there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from octavo.numerics.packed_tensor import PackedTensor
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleReport:
+    """Provenance of one quantized matrix.
+
+    `error` and `rtn_error` are relative: tr(D H D') / tr(W H W') with D = quantized - original and H the inputs'
+    second moment, so 0.01 means outputs 1 % off in energy. Without inputs (RTN, embeddings) H is the identity.
+    `fallback` says, in words, why a module did not get the method that was asked for; None where it did.
+    """
+
+    name: str
+    method: str
+    scheme: str
+    shape: tuple[int, int]
+    num_tokens: int
+    damping: float | None
+    num_dead_inputs: int
+    error: float
+    rtn_error: float
+    fallback: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "shape": list(self.shape)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> ModuleReport:
+        return cls(**{**fields, "shape": tuple(fields["shape"])})
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """A packed matrix and its provenance."""
+
+    packed: PackedTensor
+    report: ModuleReport
+
+
+def relative_error(weight: Tensor, quantized: Tensor, hessian: Tensor | None) -> float:
+    """tr(D H D') / tr(W H W'), 0 for a matrix without energy. `hessian` None is the identity."""
+    difference = quantized - weight
+    if hessian is None:
+        energy, error = weight.square().sum(), difference.square().sum()
+    else:
+        energy = ((weight @ hessian) * weight).sum()
+        error = ((difference @ hessian) * difference).sum()
+    return float(error / energy) if float(energy) > 0 else 0.0

@@ -1,0 +1,44 @@
+"""Round to nearest: the data-free method, and the last resort of every other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo.numerics.integer import encode
+from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.scheme import IntegerScheme
+from octavo.quantize.result import ModuleReport, QuantizedWeight, relative_error
+from octavo.quantize.statistics import InputStatistics
+
+
+def rtn(
+    name: str,
+    weight: Tensor,
+    scheme: IntegerScheme,
+    *,
+    scale_dtype: torch.dtype = torch.float16,
+    search: bool = True,
+    statistics: InputStatistics | None = None,
+    fallback: str | None = None,
+) -> QuantizedWeight:
+    """Nearest codes for `weight` `[outputs, inputs]`. With `statistics` (a method that fell back) the error is
+    measured on them and they weigh the scale search; `fallback` is the reason to record."""
+    hessian = None if statistics is None else statistics.hessian
+    importance = None if hessian is None else hessian.diagonal()
+    encoded = encode(weight, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
+    packed = PackedTensor.from_codes(encoded.codes, encoded.scale, encoded.zero_point, scheme)
+    error = relative_error(weight.to(torch.float32), packed.dequantize(), hessian)
+    report = ModuleReport(
+        name=name,
+        method="rtn",
+        scheme=str(scheme),
+        shape=packed.shape,
+        num_tokens=0 if statistics is None else statistics.num_tokens,
+        damping=None,
+        num_dead_inputs=0,
+        error=error,
+        rtn_error=error,
+        fallback=fallback,
+    )
+    return QuantizedWeight(packed, report)

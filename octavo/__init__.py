@@ -61,7 +61,7 @@ class _QuantizeRoom(ModuleType):
 
 
 class _FrontDoor(ModuleType):
-    """This module. Importing the room `quantize` binds it here, whoever imports it; that is when it becomes callable."""
+    """This module. Whoever imports the room `quantize` binds it here; that is when it becomes callable."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "quantize" and isinstance(value, ModuleType):

@@ -1,0 +1,227 @@
+"""Pre-flight: what a recipe would do to a model, from shapes alone, before any calibration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from octavo.core.errors import CapacityError, InvalidField
+from octavo.core.units import format_bytes, format_seconds
+from octavo.numerics.packing import packed_words
+from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme
+from octavo.quantize.recipe import Recipe
+
+if TYPE_CHECKING:
+    from octavo.models.spec import ModelSpec
+    from octavo.weights.checkpoint import Checkpoint
+
+#: What the interpreter and torch hold before any weight does.
+_BASE_BYTES = 450 * 2**20
+#: Bytes a packed module adds to the file beside its tensors: its logical shape and its share of the header.
+_MODULE_BYTES = 16 + 3 * 110
+_TENSOR_BYTES = 110
+#: A source at or below this many bits per weight was quantized before; errors against it flatter.
+_FULL_PRECISION_BITS = 15.5
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """One tensor of the output. `scheme` None: copied as it is stored."""
+
+    name: str
+    shape: tuple[int, ...]
+    scheme: IntegerScheme | None
+    source_bytes: int
+    output_bytes: int
+
+    @property
+    def num_weights(self) -> int:
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be done and what it will take. `linear_names` are the modules of each block, in order."""
+
+    tensors: list[TensorPlan]
+    source_bytes: int
+    peak_memory_bytes: int
+    seconds: float
+    caveats: list[str] = field(default_factory=list)
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(tensor.output_bytes for tensor in self.tensors)
+
+    @property
+    def num_weights(self) -> int:
+        return sum(tensor.num_weights for tensor in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Over the whole file: codes, scales, zero points, what is kept, headers."""
+        return 8 * self.output_bytes / self.num_weights
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source_bytes": self.source_bytes,
+            "output_bytes": self.output_bytes,
+            "num_weights": self.num_weights,
+            "bits_per_weight": round(self.bits_per_weight, 4),
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "seconds": round(self.seconds, 1),
+            "caveats": self.caveats,
+            "tensors": [
+                {
+                    "name": tensor.name,
+                    "shape": list(tensor.shape),
+                    "scheme": None if tensor.scheme is None else str(tensor.scheme),
+                    "source_bytes": tensor.source_bytes,
+                    "output_bytes": tensor.output_bytes,
+                }
+                for tensor in self.tensors
+            ],
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_weights:,} weights: {format_bytes(self.source_bytes)} -> {format_bytes(self.output_bytes)} "
+            f"({self.bits_per_weight:.2f} bits per weight, everything counted); "
+            f"about {format_bytes(self.peak_memory_bytes)} of memory and {format_seconds(self.seconds)}"
+        )
+
+
+def linear_names(spec: ModelSpec, block: int) -> list[str]:
+    """Module names of a block's linears in the order they are computed."""
+    names = spec.names
+    return [
+        names.in_layer(block, module)
+        for module in (names.q, names.k, names.v, names.o, names.gate, names.up, names.down)
+    ]
+
+
+def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_tokens: int) -> Plan:
+    """Check every tensor's shape against its scheme and estimate bytes, memory and time. Reads no weights.
+
+    Raises `InvalidField` naming the modules, sizes and group sizes that would work; `CapacityError` if the machine
+    has less memory than the estimate.
+    """
+    linears = {f"{name}.weight" for block in range(spec.num_layers) for name in linear_names(spec, block)}
+    embeddings = {f"{spec.names.embedding}.weight", f"{spec.names.head}.weight"}
+    shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
+    _check_groups({name: shapes[name] for name in shapes if name in linears}, recipe.scheme, "group")
+    if recipe.embedding_scheme is not None:
+        _check_groups({name: shapes[name] for name in shapes if name in embeddings}, recipe.embedding_scheme, "group")
+    tensors = []
+    for name, shape in shapes.items():
+        if name == f"{spec.names.head}.weight" and spec.tied_embedding:
+            continue
+        scheme = recipe.scheme if name in linears else recipe.embedding_scheme if name in embeddings else None
+        tensors.append(_plan_tensor(checkpoint, name, shape, scheme, recipe))
+    peak = peak_memory_bytes(spec, tensors, recipe, num_tokens)
+    _check_memory(peak)
+    return Plan(
+        tensors=tensors,
+        source_bytes=checkpoint.num_bytes,
+        peak_memory_bytes=peak,
+        seconds=estimate_seconds(tensors, linears, recipe, num_tokens),
+        caveats=source_caveats(checkpoint, linears, shapes),
+    )
+
+
+def source_caveats(checkpoint: Checkpoint, linears: Iterable[str], shapes: dict[str, tuple[int, ...]]) -> list[str]:
+    """What must be said wherever a loss against this source is shown."""
+    linears = list(linears)
+    bits = 8 * sum(map(checkpoint.tensor_bytes, linears)) / sum(torch.Size(shapes[name]).numel() for name in linears)
+    if bits > _FULL_PRECISION_BITS:
+        return []
+    return [
+        f"The source was quantized before ({bits:.2f} bits per weight in its linears): losses are measured against it, "
+        "not against the original model, and flatter schemes close to its own grid."
+    ]
+
+
+def packed_bytes(shape: tuple[int, ...], scheme: IntegerScheme, scale_bytes: int) -> int:
+    """Bytes of a packed matrix in a compressed-tensors file: codes, scales, zero points (packed along outputs)."""
+    outputs, inputs = shape
+    groups = scheme.num_groups(inputs)
+    zero_words = 0 if scheme.symmetric else packed_words(outputs, scheme.bits) * groups
+    return 4 * outputs * packed_words(inputs, scheme.bits) + scale_bytes * outputs * groups + 4 * zero_words
+
+
+def _plan_tensor(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, ...], scheme: IntegerScheme | None, recipe: Recipe
+) -> TensorPlan:
+    stored = checkpoint.tensor_bytes(name)
+    if scheme is None:
+        kept = stored if 8 * stored >= 16 * torch.Size(shape).numel() else 4 * torch.Size(shape).numel()
+        return TensorPlan(name, shape, None, stored, kept + _TENSOR_BYTES)
+    output = packed_bytes(shape, scheme, recipe.torch_scale_dtype.itemsize) + _MODULE_BYTES
+    return TensorPlan(name, shape, scheme, stored, output)
+
+
+def _check_groups(shapes: dict[str, tuple[int, ...]], scheme: IntegerScheme, field_name: str) -> None:
+    size = scheme.group_size
+    if size is None:
+        return
+    wrong = {name: shape for name, shape in shapes.items() if shape[1] % size}
+    if not wrong:
+        return
+    name, shape = next(iter(wrong.items()))
+    fits = [str(size) for size in GROUP_SIZES if all(other[1] % size == 0 for other in shapes.values())]
+    expected = (
+        f"it does not divide the {shape[1]} inputs of {name.removesuffix('.weight')} {list(shape)}"
+        f"{f' and {len(wrong) - 1} more modules' if len(wrong) > 1 else ''}; "
+        f"for this model {', '.join(fits) or 'no group size'} works, or `channel` for one scale per output"
+    )
+    raise InvalidField(field_name, size, expected)
+
+
+def _check_memory(peak_bytes: int) -> None:
+    import psutil
+
+    available = psutil.virtual_memory().available
+    if peak_bytes > available:
+        raise CapacityError(
+            f"quantizing needs about {format_bytes(peak_bytes)} of memory, {format_bytes(available)} is available; "
+            "use fewer or shorter calibration samples, or a machine with more memory"
+        )
+
+
+def peak_memory_bytes(spec: ModelSpec, tensors: list[TensorPlan], recipe: Recipe, num_tokens: int) -> int:
+    """Float32 weights once, the widest moment of one block over all calibration tokens, one Hessian at work."""
+    weights = 4 * sum(tensor.num_weights for tensor in tensors)
+    if recipe.method == "rtn":
+        return _BASE_BYTES + weights
+    heads = (2 * spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+    widest = max(3 * spec.hidden_size + heads, 3 * spec.hidden_size + 3 * spec.intermediate_size)
+    inputs = max(spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim)
+    return _BASE_BYTES + weights + 4 * num_tokens * widest + 4 * 5 * inputs * inputs
+
+
+def estimate_seconds(tensors: list[TensorPlan], linears: set[str], recipe: Recipe, num_tokens: int) -> float:
+    """From operation counts and the speed of a short float32 product measured now; measuring the result is not
+    included. Meant to be right within a factor of two."""
+    weights = [tensor.shape for tensor in tensors if tensor.name in linears]
+    num_weights = sum(outputs * inputs for outputs, inputs in weights)
+    seconds = num_weights * 2e-7
+    if recipe.method == "gptq":
+        flops = 2.0 * num_tokens * num_weights
+        for outputs, inputs in weights:
+            flops += 2.0 * num_tokens * inputs * inputs * 4 / 7 + 5.0 * outputs * inputs * inputs + 3.0 * inputs**3
+        seconds += flops / _measured_flops() + sum(inputs for _, inputs in weights) * 4e-5
+    return seconds
+
+
+def _measured_flops() -> float:
+    size = 768
+    a = torch.ones(size, size)
+    torch.mm(a, a)
+    started = time.perf_counter()
+    for _ in range(3):
+        torch.mm(a, a)
+    return 3 * 2 * size**3 / (time.perf_counter() - started)

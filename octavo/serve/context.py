@@ -1,0 +1,88 @@
+"""What every endpoint of one server works with, and the requests behind one HTTP call."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from octavo.core.outputs import OutputDelta
+from octavo.core.request import Request
+from octavo.engine import AsyncEngine
+from octavo.serve.errors import APIError, draining, model_not_found
+from octavo.serve.metrics import Metrics, RequestObserver
+from octavo.serve.model_info import ModelInfo
+from octavo.serve.responses import Usage
+from octavo.serve.streaming import merge
+from octavo.text import Tokenizer
+
+#: (number of the request within its call, its news)
+Deltas = AsyncGenerator[tuple[int, OutputDelta], None]
+
+
+@dataclass(slots=True)
+class ServerContext:
+    """One engine, the model it serves and its metrics; `draining` refuses new work with 503."""
+
+    engine: AsyncEngine
+    model_info: ModelInfo
+    metrics: Metrics
+    api_key: str | None = None
+    draining: bool = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.engine.tokenizer
+
+    def check_model(self, name: str) -> None:
+        """Raises `APIError` 404 for any other model, 503 while draining."""
+        if self.draining:
+            raise draining()
+        if name != self.model_info.name:
+            raise model_not_found(name, self.model_info.name)
+
+    async def deltas(self, requests: list[Request]) -> Deltas:
+        """The news of all requests as it comes, with the request's number. Closing aborts what is not finished."""
+        observers = [RequestObserver(self.metrics, request) for request in requests]
+        async with aclosing(merge([self.engine.generate(request) for request in requests])) as merged:
+            async for number, delta in merged:
+                if delta.error is not None:
+                    raise APIError(500, delta.error, code="engine_error")
+                observers[number].observe(delta)
+                yield number, delta
+
+
+@dataclass(slots=True)
+class UsageCounter:
+    """Tokens of one HTTP call: each prompt once, every choice's tokens."""
+
+    completion_tokens: int = 0
+    _prompt_tokens: dict[int, int] = field(default_factory=dict)
+    _cached_tokens: dict[int, int] = field(default_factory=dict)
+
+    def count(self, number: int, delta: OutputDelta) -> None:
+        self.completion_tokens += len(delta.token_ids)
+        if number not in self._prompt_tokens:
+            self._prompt_tokens[number] = delta.num_prompt_tokens
+            self._cached_tokens[number] = delta.num_cached_tokens
+
+    def usage(self) -> Usage:
+        prompt_tokens = sum(self._prompt_tokens.values())
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(self._cached_tokens.values())},
+        }
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id such as `chatcmpl-2f...`."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def now_unix() -> int:
+    """Whole seconds since 1970, as the API's `created` counts."""
+    return int(time.time())

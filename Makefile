@@ -1,0 +1,72 @@
+# `make demo` shows Octavo at work, `make test` checks it. Every target sets up .venv itself; stamp files in it keep
+# each step from being done twice.
+
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --progress-bar off
+STAMPS := $(VENV)/.stamps
+# Anything looser than this pulls a CUDA build of torch, several gigabytes. Installed first, so that no later
+# requirement looks for another.
+TORCH := torch==2.13.0
+NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
+# Prints requirements of pyproject.toml, one a line: `runtime`, `build` or the name of an extra.
+REQUIREMENTS := $(VENV)/bin/python .ci/requirements.py
+
+.PHONY: demo test test-slow lint format bench clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+demo: $(STAMPS)/octavo
+	$(VENV)/bin/octavo demo
+
+test: $(STAMPS)/octavo $(STAMPS)/test
+	$(VENV)/bin/python -m pytest -q -m "not slow"
+
+test-slow: $(STAMPS)/octavo $(STAMPS)/test
+	$(VENV)/bin/python -m pytest -q -m slow
+
+lint: $(STAMPS)/runtime $(STAMPS)/lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(STAMPS)/lint
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(STAMPS)/octavo $(STAMPS)/test
+	$(VENV)/bin/python -m benchmarks.run
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(STAMPS)/venv:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Octavo needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	mkdir -p $(STAMPS)
+	touch $@
+
+$(STAMPS)/runtime: $(STAMPS)/venv pyproject.toml .ci/requirements.py
+	$(PIP) $(TORCH)
+	$(REQUIREMENTS) runtime > $(STAMPS)/runtime.txt
+	$(PIP) $(TORCH) -r $(STAMPS)/runtime.txt
+	touch $@
+
+$(STAMPS)/build: $(STAMPS)/venv pyproject.toml .ci/requirements.py
+	$(REQUIREMENTS) build > $(STAMPS)/build.txt
+	$(PIP) -r $(STAMPS)/build.txt
+	touch $@
+
+$(STAMPS)/octavo: $(STAMPS)/runtime $(STAMPS)/build $(NATIVE_SOURCES) LICENSE
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(STAMPS)/test: $(STAMPS)/runtime
+	$(REQUIREMENTS) test > $(STAMPS)/test.txt
+	$(PIP) $(TORCH) -r $(STAMPS)/test.txt
+	touch $@
+
+$(STAMPS)/lint: $(STAMPS)/venv pyproject.toml .ci/requirements.py
+	$(REQUIREMENTS) lint > $(STAMPS)/lint.txt
+	$(PIP) -r $(STAMPS)/lint.txt
+	touch $@

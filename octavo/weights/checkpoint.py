@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,3 +119,16 @@ def _pickle_refusal(file: Path) -> str:
         f"{file}: {file.suffix} files are Python pickles, and reading one can run any code in it; "
         "use the model's safetensors or GGUF file"
     )
+
+
+def num_weights(checkpoint: Checkpoint) -> int:
+    """Parameters of a stored model; a head that is tied but stored again counts once."""
+    names = checkpoint.names()
+    if checkpoint.config.get("tie_word_embeddings") and len(names) > 1:
+        names = [name for name in names if name != "lm_head.weight"]
+    return sum(math.prod(checkpoint.shape(name)) for name in names)
+
+
+def true_bits_per_weight(checkpoint: Checkpoint) -> float:
+    """Bits of all weight files (scales, zero points, headers, embeddings, norms) over the number of parameters."""
+    return checkpoint.num_bytes * 8 / num_weights(checkpoint)

@@ -120,7 +120,7 @@ def _locate_tensors(source: Path) -> dict[str, Path]:
     elif len(files) > 1:
         found = ", ".join(file.name for file in files)
         raise CheckpointError(f"{source}: several files ({found}) but no {INDEX_NAME} and no {SINGLE_FILE_NAME}")
-    return {name: files[0] for name in _open_safetensors(files[0]).keys()}  # noqa: SIM118 (not a mapping)
+    return dict.fromkeys(_open_safetensors(files[0]).keys(), files[0])
 
 
 def _locate_by_index(source: Path) -> dict[str, Path]:

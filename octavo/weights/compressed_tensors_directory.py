@@ -1,0 +1,142 @@
+"""A Hugging Face directory quantized in compressed-tensors' format: packed modules become `PackedTensor`s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from octavo.core.errors import CheckpointError
+from octavo.numerics.packed_tensor import PackedTensor
+from octavo.weights.checkpoint import CONFIG_NAME
+from octavo.weights.compressed_tensors_config import (
+    HEAD_MODULE,
+    ModuleClass,
+    ModuleFormat,
+    module_class,
+    parse_quantization_config,
+)
+from octavo.weights.compressed_tensors_layout import (
+    PACKED,
+    SCALE,
+    SHAPE,
+    WEIGHT,
+    ZERO_POINT,
+    decode_module,
+    required_parts,
+)
+from octavo.weights.safetensors_directory import SafetensorsDirectory
+
+_PARTS = frozenset({PACKED, SCALE, SHAPE, ZERO_POINT})
+#: Tensors that would change what a module computes and are not read.
+_FOREIGN_PARTS = frozenset({
+    "weight_g_idx", "weight_global_scale", "input_scale", "input_zero_point", "input_global_scale", "output_scale",
+    "output_zero_point", "k_scale", "v_scale", "q_scale", "bitmask", "shape", "compressed", "row_offsets",
+})  # fmt: skip
+
+
+class CompressedTensorsDirectory(SafetensorsDirectory):
+    """`names()` has each packed module once, under `<module>.weight`; its parts have no names of their own."""
+
+    def __init__(self, source: Path) -> None:
+        super().__init__(source)
+        where = f"{source / CONFIG_NAME}: quantization_config"
+        self.quantization = parse_quantization_config(self.config["quantization_config"], where)
+        self._parts = self._collect_parts()
+        self.formats: dict[str, ModuleFormat] = {}
+        for module, parts in self._parts.items():
+            module_format = self.quantization.format_of(module)
+            if module_format is None:
+                reason = "but no target names the module, or ignore does"
+                raise CheckpointError(f"{source}: tensor {module}.{min(parts)} belongs to a packed module, {reason}")
+            self._check_complete(module, parts, module_format)
+            self.formats[module] = module_format
+
+    def names(self) -> list[str]:
+        hidden = {f"{module}.{part}" for module, parts in self._parts.items() for part in parts}
+        hidden |= {self._head_copy(part) for part in (SCALE, ZERO_POINT)}
+        dense = set(super().names()) - hidden
+        return sorted(dense | {f"{module}.{WEIGHT}" for module in self.formats})
+
+    def get(self, name: str) -> Tensor | PackedTensor:
+        module = self._packed_module(name)
+        if module is None:
+            return self.stored(name)
+        parts = {part: self.stored(f"{module}.{part}") for part in self._parts[module]}
+        return decode_module(module, parts, self.formats[module])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        module = self._packed_module(name)
+        if module is None or WEIGHT in self._parts[module]:
+            return self.stored_shape(name)
+        return tuple(self.stored(f"{module}.{SHAPE}").flatten().tolist())
+
+    def tensor_bytes(self, name: str) -> int:
+        module = self._packed_module(name)
+        if module is None:
+            return self.stored_bytes(name)
+        total = sum(self.stored_bytes(f"{module}.{part}") for part in self._parts[module])
+        if self._shares_head(module):
+            total += sum(self.stored_bytes(copy) for copy in self._head_copies())
+        return total
+
+    def module_format(self, name: str) -> ModuleFormat | None:
+        """Scheme and layout of a packed `<module>.weight`, None for a dense tensor."""
+        module = self._packed_module(name)
+        return None if module is None else self.formats[module]
+
+    def _packed_module(self, name: str) -> str | None:
+        module, _, last = name.rpartition(".")
+        return module if last == WEIGHT and module in self.formats else None
+
+    def _collect_parts(self) -> dict[str, set[str]]:
+        """Packed modules and the local names they have; refuses tensors whose effect is not understood."""
+        copies = set(self._head_copies())
+        parts: dict[str, set[str]] = {}
+        for name in super().names():
+            module, _, last = name.rpartition(".")
+            if last in _FOREIGN_PARTS:
+                raise CheckpointError(f"{self._file(name)}: tensor {name} is a quantization parameter that is not read")
+            if last in _PARTS and name not in copies:
+                parts.setdefault(module, set()).add(last)
+            elif last == WEIGHT and self.stored_dtype(name) == "I8":
+                parts.setdefault(module, set()).add(WEIGHT)
+        for module, found in parts.items():
+            if f"{module}.{WEIGHT}" in self._file_of:
+                found.add(WEIGHT)
+        return parts
+
+    def _check_complete(self, module: str, parts: set[str], module_format: ModuleFormat) -> None:
+        required = set(required_parts(module_format))
+        for part in sorted(required - parts):
+            raise CheckpointError(
+                f"{self.source}: tensor {module}.{part} is missing; its {module_format.scheme} needs it"
+            )
+        for part in sorted(parts - required):
+            layout = f"{module_format.layout} {module_format.scheme}"
+            raise CheckpointError(f"{self.source}: tensor {module}.{part} has no place in {layout}")
+        if self._shares_head(module):
+            self._check_head_copies(module)
+
+    def _head_copies(self) -> list[str]:
+        """Scales and zero points stored again for a head whose int8 codes are the embedding's own: a tied
+        `lm_head` has no codes, but transformers wants its parameters (see `compressed_tensors_writer`)."""
+        tied = self.config.get("tie_word_embeddings") and f"{HEAD_MODULE}.{WEIGHT}" not in self._file_of
+        copies = (self._head_copy(part) for part in (SCALE, ZERO_POINT))
+        return [
+            copy for copy in copies if tied and f"{HEAD_MODULE}.{PACKED}" not in self._file_of and copy in self._file_of
+        ]
+
+    @staticmethod
+    def _head_copy(part: str) -> str:
+        return f"{HEAD_MODULE}.{part}"
+
+    def _shares_head(self, module: str) -> bool:
+        return bool(self._head_copies()) and module_class(module) is ModuleClass.EMBEDDING
+
+    def _check_head_copies(self, module: str) -> None:
+        for copy in self._head_copies():
+            own = f"{module}.{copy.rpartition('.')[2]}"
+            if own not in self._file_of or not torch.equal(self.stored(copy), self.stored(own)):
+                raise CheckpointError(f"{self.source}: tensor {copy} differs from {own}, though the head is tied to it")

@@ -1,0 +1,260 @@
+"""Writes a quantized model as a Hugging Face directory in compressed-tensors' format.
+
+Linear modules are pack-quantized. An 8-bit embedding is int-quantized, because that keeps a parameter called
+`weight`: transformers ties `lm_head.weight` to it, and can tie nothing else. For a tied model the file holds the
+int8 codes once, `lm_head` is named beside the embedding as a target, and the embedding's scales (2 bytes a row) are
+stored a second time as `lm_head.weight_scale`: transformers 5.24 decompresses the two modules one by one, and with
+`lm_head` ignored it multiplies by bare codes (see docs/decisions.md and tests/weights/test_transformers_loads.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from octavo.core.errors import CheckpointError, InvalidField
+from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.scheme import IntegerScheme
+from octavo.weights.atomic_directory import atomic_directory, restore_replaced
+from octavo.weights.checkpoint import CONFIG_NAME
+from octavo.weights.compressed_tensors_config import (
+    HEAD_MODULE,
+    LAYOUT_VERSION,
+    METHOD,
+    MIXED_PRECISION,
+    Layout,
+    ModuleClass,
+    module_class,
+)
+from octavo.weights.compressed_tensors_layout import SCALE, ZERO_POINT, encode_module
+from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES, PRODUCER, ShardWriter
+
+if TYPE_CHECKING:
+    from octavo.text.tokenizer import Tokenizer
+
+GENERATION_CONFIG_NAME = "generation_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCheckpoint:
+    """What was written. `tensor_bytes` by `<name>`, all parts of a packed module together; `total_bytes` is the weight
+    files', headers included; `notes` say what a reader other than Octavo will not manage."""
+
+    directory: Path
+    tensor_bytes: dict[str, int]
+    total_bytes: int
+    num_weights: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def true_bits_per_weight(self) -> float:
+        return self.total_bytes * 8 / self.num_weights
+
+
+@dataclass(slots=True)
+class _Contents:
+    """What has been put into the files so far."""
+
+    tied: bool
+    formats: dict[str, tuple[IntegerScheme, Layout]] = field(default_factory=dict)
+    dense_matrices: list[str] = field(default_factory=list)
+    tensor_bytes: dict[str, int] = field(default_factory=dict)
+    num_weights: int = 0
+
+
+def write_compressed_tensors(
+    directory: Path,
+    tensors: Mapping[str, Tensor | PackedTensor],
+    config: Mapping[str, Any],
+    tokenizer: Tokenizer | None = None,
+    extra_files: Mapping[str, bytes] | None = None,
+    *,
+    overwrite: bool = False,
+    shard_bytes: int = DEFAULT_SHARD_BYTES,
+) -> WrittenCheckpoint:
+    """Write `directory` whole or not at all; equal arguments give equal bytes.
+
+    `tensors` maps Hugging Face names to dense tensors (written in their dtype) or packed ones (under
+    `<module>.weight`); each value is asked for once, so the mapping may load lazily. A tied model has no
+    `lm_head.weight`. `extra_files` (generation_config.json, the source's tokenizer files, ...) win over what
+    `tokenizer` saves. An existing Octavo checkpoint is replaced; another non-empty directory only with `overwrite`.
+    Raises `InvalidField` for arguments that contradict each other, `CheckpointError` for NaN or infinity.
+    """
+    directory = Path(directory)
+    extra_files = dict(extra_files or {})
+    check_target(directory, overwrite)
+    _check_extra_names(extra_files)
+    contents = _Contents(tied=_is_tied(tensors, config))
+    with atomic_directory(directory) as partial:
+        shards = ShardWriter(partial, shard_bytes)
+        for name in sorted(tensors):
+            shards.add(_stored_parts(name, tensors[name], contents))
+        if not contents.formats:
+            raise InvalidField("tensors", sorted(tensors)[:3], "at least one must be a PackedTensor")
+        total_bytes = shards.finish()
+        quantization, notes = _quantization_config(contents)
+        written = {**config, "tie_word_embeddings": contents.tied, "quantization_config": quantization}
+        _write_json(partial / CONFIG_NAME, written)
+        _write_companions(partial, config, tokenizer, extra_files)
+    return WrittenCheckpoint(directory, contents.tensor_bytes, total_bytes, contents.num_weights, notes)
+
+
+def check_target(directory: Path, overwrite: bool = False) -> None:
+    """Raise `InvalidField` where writing would destroy what is not ours. Cheap: for the pre-flight."""
+    restore_replaced(directory.absolute())
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise InvalidField("output", str(directory), "is a file; name a directory")
+    if any(directory.iterdir()) and not overwrite and not _is_ours(directory):
+        raise InvalidField("output", str(directory), "is a non-empty directory that Octavo did not write; name another")
+
+
+def _is_ours(directory: Path) -> bool:
+    files = sorted(directory.glob("*.safetensors"))
+    try:
+        return bool(files) and (safe_open(files[0], framework="pt").metadata() or {}).get("producer") == PRODUCER
+    except (SafetensorError, OSError):
+        return False
+
+
+def _is_tied(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """The config's word, checked against the tensors; without a word, the tensors'."""
+    has_head = f"{HEAD_MODULE}.weight" in tensors
+    tied = config.get("tie_word_embeddings")
+    if tied is None:
+        return not has_head
+    if bool(tied) == has_head:
+        wanted = f"a tied model has no {HEAD_MODULE}.weight" if tied else f"an untied model needs {HEAD_MODULE}.weight"
+        raise InvalidField("config.tie_word_embeddings", tied, f"the tensors disagree: {wanted}")
+    return bool(tied)
+
+
+def _stored_parts(name: str, value: Tensor | PackedTensor, contents: _Contents) -> dict[str, Tensor]:
+    if isinstance(value, PackedTensor):
+        module, _, last = name.rpartition(".")
+        if last != "weight" or not module:
+            raise InvalidField("tensors", name, "a packed tensor must be called <module>.weight")
+        layout = _layout(module, value.scheme)
+        contents.formats[module] = (value.scheme, layout)
+        parts = {f"{module}.{part}": tensor for part, tensor in encode_module(value, layout).items()}
+        if contents.tied and layout is Layout.INT_QUANTIZED:
+            copied = [part for part in (SCALE, ZERO_POINT) if f"{module}.{part}" in parts]
+            parts |= {f"{HEAD_MODULE}.{part}": parts[f"{module}.{part}"].clone() for part in copied}
+    else:
+        parts = {name: value.contiguous()}
+        if value.ndim == 2 and name.endswith(".weight"):
+            contents.dense_matrices.append(name.removesuffix(".weight"))
+    for part, tensor in parts.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise CheckpointError(f"tensor {part} holds NaN or infinity; nothing was written")
+    contents.tensor_bytes[name] = sum(tensor.nbytes for tensor in parts.values())
+    contents.num_weights += torch.Size(value.shape).numel()
+    return parts
+
+
+def _layout(module: str, scheme: IntegerScheme) -> Layout:
+    is_embedding = module_class(module) is ModuleClass.EMBEDDING
+    return Layout.INT_QUANTIZED if is_embedding and scheme.bits == 8 else Layout.PACK_QUANTIZED
+
+
+def _quantization_config(contents: _Contents) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The section, and notes. Embedding groups come first: a target that another group's class also matches is
+    looked up in the file's order by compressed-tensors."""
+    by_class: dict[ModuleClass, list[str]] = {kind: [] for kind in (ModuleClass.EMBEDDING, ModuleClass.LINEAR)}
+    for module in contents.formats:
+        by_class[module_class(module)].append(module)
+    notes: list[str] = []
+    groups: list[dict[str, Any]] = []
+    head_targeted = HEAD_MODULE in contents.formats
+    for kind, modules in by_class.items():
+        for targets, scheme, layout in _targets(kind, modules, contents):
+            if kind is ModuleClass.EMBEDDING and contents.tied:
+                if layout is Layout.INT_QUANTIZED:
+                    targets.append(HEAD_MODULE)
+                    head_targeted = True
+                else:
+                    notes.append(f"transformers cannot tie a head to an embedding of {scheme.bits} bits; 8 bits it can")
+            groups.append(_group(targets, scheme, layout))
+    ignore = [module for module in contents.dense_matrices if by_class[module_class(module)]]
+    if not head_targeted and HEAD_MODULE not in ignore and by_class[ModuleClass.LINEAR]:
+        ignore.append(HEAD_MODULE)
+    formats = {group["format"] for group in groups}
+    if any(scheme.bits == 3 for scheme, _ in contents.formats.values()):
+        notes.append("3-bit codes are packed densely: compressed-tensors reads them since 0.15, not before")
+    section = {
+        "quant_method": METHOD,
+        "format": formats.pop() if len(formats) == 1 else MIXED_PRECISION,
+        "quantization_status": "compressed",
+        "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
+        "ignore": ignore,
+        "global_compression_ratio": None,
+        "kv_cache_scheme": None,
+        "version": LAYOUT_VERSION,
+    }
+    return section, tuple(notes)
+
+
+def _targets(
+    kind: ModuleClass, modules: list[str], contents: _Contents
+) -> list[tuple[list[str], IntegerScheme, Layout]]:
+    """The commonest scheme of a class is the class's (the form every engine reads), others go by module name."""
+    counts = Counter(contents.formats[module] for module in modules)
+    return [
+        (
+            [kind.value] if rank == 0 else [module for module in modules if contents.formats[module] == module_format],
+            *module_format,
+        )
+        for rank, (module_format, _) in enumerate(counts.most_common())
+    ]
+
+
+def _group(targets: list[str], scheme: IntegerScheme, layout: Layout) -> dict[str, Any]:
+    weights = {
+        "num_bits": scheme.bits,
+        "type": "int",
+        "symmetric": scheme.symmetric,
+        "strategy": "channel" if scheme.group_size is None else "group",
+        "group_size": scheme.group_size,
+        "dynamic": False,
+    }
+    return {
+        "targets": targets,
+        "weights": weights,
+        "input_activations": None,
+        "output_activations": None,
+        "format": layout.value,
+    }
+
+
+def _check_extra_names(extra_files: Mapping[str, bytes]) -> None:
+    for name in extra_files:
+        if Path(name).name != name or name == CONFIG_NAME or ".safetensors" in name:
+            raise InvalidField("extra_files", name, "must be a plain file name that the writer does not write itself")
+
+
+def _write_companions(
+    directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None, extra_files: Mapping[str, bytes]
+) -> None:
+    if tokenizer is not None:
+        tokenizer.save(directory)
+    for name, content in extra_files.items():
+        (directory / name).write_bytes(content)
+    if GENERATION_CONFIG_NAME not in extra_files:
+        settings = {key: config.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        if tokenizer is not None and tokenizer.eos_ids:
+            settings["eos_token_id"] = list(tokenizer.eos_ids)
+        known = {key: value for key, value in settings.items() if value is not None}
+        _write_json(directory / GENERATION_CONFIG_NAME, {"_from_model_config": True, **known})
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

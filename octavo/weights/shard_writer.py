@@ -1,0 +1,63 @@
+"""Tensors -> model.safetensors, or shards with an index where they are larger than one file may be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from octavo.weights.safetensors_directory import INDEX_NAME, SINGLE_FILE_NAME
+
+#: Written into each file, so that a checkpoint of ours is known for one.
+PRODUCER = "octavo"
+DEFAULT_SHARD_BYTES = 4 * 10**9
+
+
+class ShardWriter:
+    """Collects tensors and writes a shard as soon as the next tensor would not fit: at most one shard is in memory.
+
+    The bytes depend on the tensors and their order alone.
+    """
+
+    def __init__(self, directory: Path, shard_bytes: int = DEFAULT_SHARD_BYTES) -> None:
+        self._directory = directory
+        self._shard_bytes = shard_bytes
+        self._pending: dict[str, Tensor] = {}
+        self._pending_bytes = 0
+        self._shards: list[list[str]] = []
+        self._total_bytes = 0
+
+    def add(self, tensors: dict[str, Tensor]) -> None:
+        """Tensors given together stay in one file."""
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if self._pending and self._pending_bytes + size > self._shard_bytes:
+            self._flush()
+        self._pending.update(tensors)
+        self._pending_bytes += size
+        self._total_bytes += size
+
+    def finish(self) -> int:
+        """Write what is left, name the files; bytes of all weight files, the index not among them."""
+        self._flush()
+        count = len(self._shards)
+        if count == 1:
+            names = [SINGLE_FILE_NAME]
+        else:
+            names = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
+        for number, name in enumerate(names):
+            self._unnamed(number).rename(self._directory / name)
+        if count > 1:
+            weight_map = {key: name for keys, name in zip(self._shards, names, strict=True) for key in keys}
+            index = {"metadata": {"total_size": self._total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
+            (self._directory / INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        return sum((self._directory / name).stat().st_size for name in names)
+
+    def _flush(self) -> None:
+        save_file(self._pending, self._unnamed(len(self._shards)), metadata={"format": "pt", "producer": PRODUCER})
+        self._shards.append(list(self._pending))
+        self._pending, self._pending_bytes = {}, 0
+
+    def _unnamed(self, number: int) -> Path:
+        return self._directory / f"shard-{number}.tmp"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from octavo.core.errors import OctavoError
+
 #: Rows multiplied at once: bounds the float32 copy of a wide input.
 _CHUNK_ROWS = 4096
 
@@ -27,6 +29,7 @@ class InputStatistics:
             self.hessian.addmm_(rows.T, rows, beta=self.num_tokens / total, alpha=1.0 / total)
             self.num_tokens = total
 
-    def overflowing_inputs(self, limit: float) -> int:
-        """Inputs whose root mean square exceeds `limit` (e.g. float16's largest number)."""
-        return int((self.hessian.diagonal() > limit * limit).sum())
+    def check_finite(self, name: str) -> None:
+        """Raise `OctavoError` if the inputs of module `name` were not finite: no method can calibrate on them."""
+        if not bool(torch.isfinite(self.hessian.diagonal()).all()):
+            raise OctavoError(f"{name}: its inputs on the calibration text are not finite; the source model overflows")

@@ -13,13 +13,14 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
 
 from octavo import __version__
-from octavo.engine import AsyncEngine
+from octavo.core.errors import OctavoError
+from octavo.engine.async_engine import AsyncEngine
 from octavo.serve import metrics
 from octavo.serve.auth import check_key
 from octavo.serve.body import read_body
 from octavo.serve.chat import ChatCall
 from octavo.serve.completions import CompletionCall
-from octavo.serve.context import ServerContext
+from octavo.serve.context import Admission, ServerContext
 from octavo.serve.errors import APIError, from_exception, from_status, model_not_found
 from octavo.serve.model_info import ModelInfo
 from octavo.serve.openapi import describe, operation
@@ -74,30 +75,32 @@ def _add_generation_routes(app: FastAPI, context: ServerContext) -> None:
         """Continue a conversation."""
         check_key(request, context.api_key)
         body = await read_body(request, ChatCompletionRequest)
-        context.check_model(body.model)
-        return await _answer(request, context, await ChatCall.make(context, body), body.stream)
+        return await _answer(request, context, body, ChatCall)
 
     @app.post("/v1/completions", openapi_extra=operation(Completion, CompletionRequest, Completion, refusals))
     async def completions(request: HTTPRequest) -> Response:
         """Continue one prompt or several."""
         check_key(request, context.api_key)
         body = await read_body(request, CompletionRequest)
-        context.check_model(body.model)
-        return await _answer(request, context, await CompletionCall.make(context, body), body.stream)
+        return await _answer(request, context, body, CompletionCall)
 
 
-async def _answer(
-    request: HTTPRequest, context: ServerContext, call: ChatCall | CompletionCall, stream: bool
-) -> Response:
+async def _answer(request: HTTPRequest, context: ServerContext, body: Any, call_class: type[Any]) -> Response:
     """Admit first: what the engine refuses is a 4xx before any byte of a stream."""
-    await context.check_requests(call.requests)
-    if stream:
-        return EventStream(call.events(context.deltas(call.requests)))
+    context.check_model(body.model)
     try:
-        answer = await unless_client_leaves(request.receive, call.whole(context.deltas(call.requests)))
+        call: ChatCall | CompletionCall = await call_class.make(context, body)
+        admission = await Admission.of(context, call.requests)
+    except OctavoError as error:
+        raise from_exception(error, body.renamed) from error
+    if body.stream:
+        return EventStream(call.events(admission.deltas()), on_end=admission.close)
+    try:
+        return _json(await unless_client_leaves(request.receive, call.whole(admission.deltas())))
     except ClientLeft:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
-    return _json(answer)
+    finally:
+        admission.close()
 
 
 def _add_model_routes(app: FastAPI, context: ServerContext) -> None:
@@ -138,8 +141,9 @@ def _add_operations_routes(app: FastAPI, context: ServerContext) -> None:
 
 def _add_error_answers(app: FastAPI) -> None:
     @app.exception_handler(APIError)
-    async def api_error(_request: HTTPRequest, error: APIError) -> Response:
-        return error.response()
+    @app.exception_handler(OctavoError)
+    async def known_error(_request: HTTPRequest, error: Exception) -> Response:
+        return from_exception(error).response()
 
     @app.exception_handler(HTTPException)
     async def http_error(_request: HTTPRequest, error: HTTPException) -> Response:

@@ -49,11 +49,10 @@ class ChatCall:
     @classmethod
     async def make(cls, context: ServerContext, body: ChatCompletionRequest) -> ChatCall:
         """Render and tokenize off the event loop, so that a long prompt does not hold up other streams."""
-        messages = body.checked_messages()
         body.sampling_params()  # refuses before the template runs
         token_ids = await asyncio.to_thread(
             context.tokenizer.encode_chat,
-            messages,
+            body.messages,
             add_generation_prompt=body.add_generation_prompt,
             **body.chat_template_kwargs,
         )

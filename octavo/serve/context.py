@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from octavo.core.outputs import OutputDelta
 from octavo.core.request import Request
-from octavo.engine import AsyncEngine
+from octavo.engine.async_engine import AsyncEngine, DeltaStream
 from octavo.serve.errors import APIError, draining, model_not_found
 from octavo.serve.metrics import Metrics, RequestObserver
 from octavo.serve.model_info import ModelInfo
 from octavo.serve.responses import Usage
 from octavo.serve.streaming import merge
-from octavo.text import Tokenizer
+from octavo.text.tokenizer import Tokenizer
 
 #: (number of the request within its call, its news)
 Deltas = AsyncGenerator[tuple[int, OutputDelta], None]
@@ -43,15 +43,41 @@ class ServerContext:
         if name != self.model_info.name:
             raise model_not_found(name, self.model_info.name)
 
-    async def deltas(self, requests: list[Request]) -> Deltas:
-        """The news of all requests as it comes, with the request's number. Closing aborts what is not finished."""
-        observers = [RequestObserver(self.metrics, request) for request in requests]
-        async with aclosing(merge([self.engine.generate(request) for request in requests])) as merged:
+
+class Admission:
+    """The requests of one call, admitted by the engine: their news, and the way to end them."""
+
+    def __init__(self, context: ServerContext, requests: list[Request]) -> None:
+        self._context = context
+        self._requests = requests
+        self._streams: list[DeltaStream] = []
+
+    @classmethod
+    async def of(cls, context: ServerContext, requests: list[Request]) -> Admission:
+        """All requests or none. Raises what the engine refuses with, before any news."""
+        admission = cls(context, requests)
+        try:
+            for request in requests:
+                admission._streams.append(await context.engine.open(request))
+        except BaseException:
+            admission.close()
+            raise
+        return admission
+
+    async def deltas(self) -> Deltas:
+        """The news of all requests as it comes."""
+        observers = [RequestObserver(self._context.metrics, request) for request in self._requests]
+        async with aclosing(merge(self._streams)) as merged:
             async for number, delta in merged:
                 if delta.error is not None:
                     raise APIError(500, delta.error, code="engine_error")
                 observers[number].observe(delta)
                 yield number, delta
+
+    def close(self) -> None:
+        """Abort whatever has not ended; its blocks are free within one step."""
+        for stream in self._streams:
+            stream.close()
 
 
 @dataclass(slots=True)

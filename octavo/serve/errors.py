@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from octavo.core.errors import CapacityError, InvalidField, OctavoError
+from octavo.engine.async_engine import EngineStopped
 
 _TYPES = {
     400: "invalid_request_error",
@@ -62,6 +63,8 @@ def from_exception(error: BaseException, renamed: dict[str, str] | None = None) 
         return APIError(400, str(InvalidField(field, error.value, error.expected)), param=field)
     if isinstance(error, CapacityError):
         return APIError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, EngineStopped):
+        return draining()
     if isinstance(error, OctavoError):
         return APIError(500, str(error))
     return APIError(500, f"internal error: {type(error).__name__}; the server's log has the details")

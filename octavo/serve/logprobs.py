@@ -14,7 +14,8 @@ from octavo.core.outputs import Logprob, OutputDelta, PositionLogprobs
 from octavo.core.request import FinishReason
 from octavo.core.sampling_params import SamplingParams
 from octavo.serve.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
-from octavo.text import IncrementalDetokenizer, Tokenizer
+from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.tokenizer import Tokenizer
 
 #: JSON has no minus infinity; this is what vLLM writes for a token that can not be chosen.
 LOWEST_LOGPROB = -9999.0

@@ -1,4 +1,4 @@
-"""Prometheus metrics of one server, all named `octavo_...`; documented in docs/metrics.md by their help texts.
+"""Prometheus metrics of one server, all named `octavo_...`; their help texts are their documentation.
 
 Gauges and token counters are read from the engine when Prometheus asks; times are observed as deltas arrive.
 """
@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from octavo.core.outputs import OutputDelta
 from octavo.core.request import FinishReason, Request
-from octavo.engine import AsyncEngine
+from octavo.engine.async_engine import AsyncEngine
 
 #: Seconds. A small CPU answers between these; the finest bound is well under one step of a tiny model.
 _STEP_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

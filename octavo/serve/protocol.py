@@ -6,9 +6,9 @@ is no number. Anything else a body may hold is settled in `fields.py`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from octavo.core.errors import InvalidField
 from octavo.core.sampling_params import SamplingParams
@@ -63,7 +63,12 @@ class GenerationFields(BaseModel):
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "is only allowed with stream: true")
 
-    def _sampling(self, renamed: dict[str, str] | None = None, **settings: Any) -> SamplingParams:
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Names that errors of lower rooms use -> names the user wrote."""
+        return {"text": "prompt"}
+
+    def _sampling(self, **settings: Any) -> SamplingParams:
         self._check_stream_options()
         try:
             return SamplingParams(
@@ -86,54 +91,36 @@ class GenerationFields(BaseModel):
                 **settings,
             )
         except InvalidField as error:
-            raise from_exception(error, renamed) from None
+            raise from_exception(error, self.renamed) from None
 
 
-class TextPart(BaseModel):
-    """A piece of a message. Pictures, sound and files are refused by their `type`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    type: Literal["text"]
-    text: str
-
-
-class FunctionCall(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    name: str
-    arguments: str
-
-
-class ToolCall(BaseModel):
-    """A call the model made in an earlier turn."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: FunctionCall
-
-
-class Message(BaseModel):
-    """One turn. `content` is text, a list of text parts, or null in an assistant's turn that only calls tools."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
-    refusal: None = None
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _text_parts_only(cls, content: Any) -> Any:
-        for part in content if isinstance(content, list) else []:
-            if isinstance(part, dict) and part.get("type") != "text":
-                raise ValueError(f"a part of type {part.get('type')!r} is not supported; only text parts are")
-        return content
-
-    def as_dict(self) -> dict[str, Any]:
-        """The message as chat templates see it; `content` is always there."""
-        return {**self.model_dump(exclude_none=True), "content": self.model_dump()["content"]}
+#: What OpenAPI says of a message; `octavo.text` checks it, for every door alike.
+_MESSAGE_SCHEMA = {
+    "type": "object",
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {
+            "description": "Text, or a list of text parts; null only in an assistant's turn.",
+            "anyOf": [
+                {"type": "string"},
+                {"type": "null"},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["type", "text"],
+                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+                    },
+                },
+            ],
+        },
+        "name": {"type": "string"},
+        "tool_calls": {"type": "array", "items": {"type": "object"}},
+        "tool_call_id": {"type": "string"},
+    },
+}
+Message = Annotated[dict[str, Any], WithJsonSchema(_MESSAGE_SCHEMA)]
 
 
 class ChatCompletionRequest(GenerationFields):
@@ -147,30 +134,24 @@ class ChatCompletionRequest(GenerationFields):
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def renamed(self) -> dict[str, str]:
+        names = {"text": "messages", "prompt": "messages", "logprobs": "top_logprobs"}
+        return names if self.max_completion_tokens is None else {**names, "max_tokens": "max_completion_tokens"}
+
     def sampling_params(self) -> SamplingParams:
         """Raises `APIError` 400 naming the field as the user wrote it."""
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid("top_logprobs", "is only allowed with logprobs: true")
         max_tokens = self.max_tokens
-        renamed = {"logprobs": "top_logprobs"}
         if self.max_completion_tokens is not None:
             if max_tokens not in (None, self.max_completion_tokens):
                 raise invalid("max_completion_tokens", f"contradicts max_tokens ({max_tokens}); give one of them")
             max_tokens = self.max_completion_tokens
-            renamed["max_tokens"] = "max_completion_tokens"
         for name in sorted({"messages", "tools", "add_generation_prompt"} & self.chat_template_kwargs.keys()):
             raise invalid(f"chat_template_kwargs.{name}", "is a field of the body itself")
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self._sampling(renamed, max_tokens=max_tokens, logprobs=logprobs)
-
-    def checked_messages(self) -> list[dict[str, Any]]:
-        """The messages for the chat template. Raises `APIError` 400 where a turn says nothing."""
-        if not self.messages:
-            raise invalid("messages", "must hold at least one message")
-        for index, message in enumerate(self.messages):
-            if message.content is None and not (message.role == "assistant" and message.tool_calls):
-                raise invalid(f"messages[{index}].content", "may be null only in an assistant turn with tool_calls")
-        return [message.as_dict() for message in self.messages]
+        return self._sampling(max_tokens=max_tokens, logprobs=logprobs)
 
 
 class CompletionRequest(GenerationFields):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -38,33 +38,33 @@ def event(value: Any) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
 
 
-async def merge(generators: Sequence[AsyncGenerator[Item, None]]) -> AsyncGenerator[tuple[int, Item], None]:
-    """The items of all generators as they come, each with its generator's number. The first exception ends all.
+async def merge(streams: Sequence[AsyncIterator[Item]]) -> AsyncGenerator[tuple[int, Item], None]:
+    """The items of all streams as they come, each with its stream's number. The first exception ends all reading."""
+    if len(streams) == 1:
+        async for item in streams[0]:
+            yield 0, item
+        return
+    arrivals: asyncio.Queue[tuple[int, Item | None, Exception | None]] = asyncio.Queue()
 
-    Closing this one closes all of them.
-    """
-    arrivals: asyncio.Queue[tuple[int, Item | None, BaseException | None]] = asyncio.Queue()
-
-    async def read(number: int, generator: AsyncGenerator[Item, None]) -> None:
+    async def read(number: int, stream: AsyncIterator[Item]) -> None:
         try:
-            async with aclosing(generator):
-                async for item in generator:
-                    arrivals.put_nowait((number, item, None))
+            async for item in stream:
+                arrivals.put_nowait((number, item, None))
             arrivals.put_nowait((number, None, None))
         except Exception as error:
             arrivals.put_nowait((number, None, error))
 
-    readers = [asyncio.create_task(read(number, generator)) for number, generator in enumerate(generators)]
+    readers = [asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)]
     try:
         num_running = len(readers)
         while num_running:
-            number, item, error = await arrivals.get()
+            number, arrived, error = await arrivals.get()
             if error is not None:
                 raise error
-            if item is None:
+            if arrived is None:
                 num_running -= 1
             else:
-                yield number, item
+                yield number, arrived
     finally:
         for reader in readers:
             reader.cancel()
@@ -95,22 +95,26 @@ async def _client_leaves(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events from `events` (each already encoded), then `[DONE]`.
+    """Server-sent events from `events` (each already encoded), then `[DONE]`; `on_end` is called however it ends.
 
     An error once the stream has begun is sent as one event that holds an error object.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], on_end: Callable[[], None]) -> None:
         self.events = events
+        self.on_end = on_end
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(ClientLeft):
-            await unless_client_leaves(receive, self._send_all(send))
+        try:
+            with suppress(ClientLeft):
+                await unless_client_leaves(receive, self._send_all(send))
+        finally:
+            self.on_end()
 
     async def _send_all(self, send: Send) -> None:
         async with aclosing(self.events):

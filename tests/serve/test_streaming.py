@@ -26,7 +26,7 @@ async def test_merge_gives_all_items_in_each_generators_order():
     assert sorted(closed) == [0, 100]
 
 
-async def test_closing_the_merge_closes_every_generator():
+async def test_closing_the_merge_ends_every_reader():
     closed = []
     merged = merge([numbers(0, 1000, closed, 0.001), numbers(5000, 1000, closed, 30)])
     await anext(merged)
@@ -70,7 +70,7 @@ async def test_an_error_in_a_stream_is_an_event():
         yield event({"a": 1})
         raise invalid("x", "broke")
 
-    sent = []
+    sent, ended = [], []
 
     async def send(message):
         sent.append(message)
@@ -78,7 +78,8 @@ async def test_an_error_in_a_stream_is_an_event():
     async def receive():
         await asyncio.sleep(30)
 
-    await EventStream(events())({"type": "http"}, receive, send)
+    await EventStream(events(), lambda: ended.append(1))({"type": "http"}, receive, send)
+    assert ended == [1]
     assert sent[0]["status"] == 200
     lines = b"".join(message.get("body", b"") for message in sent).decode().split("\n\n")
     assert lines[0] == 'data: {"a":1}'

@@ -41,7 +41,10 @@ class OutputDelta:
     """News about one sequence of a request after one step.
 
     `text` is ready to be shown: never half a character, never a piece of a stop string. `token_ids` and
-    `logprobs` have one entry per new token. `finish_reason` is set once, on the last delta of a sequence.
+    `logprobs` have one entry per new token. `finish_reason` is set once, on the last delta of a sequence; `stop_reason`
+    is then the stop string or stop token id that ended it, or None (end-of-sequence token, length, abort).
+    `ends_with_stop_token` says that the last token id ended the sequence and is not part of the text; `error` says why
+    a sequence ended with `ABORT` through no wish of its client. `timing` comes with the last delta.
     """
 
     request_id: str
@@ -55,6 +58,8 @@ class OutputDelta:
     num_cached_tokens: int = 0
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     timing: RequestTiming | None = None
+    ends_with_stop_token: bool = False
+    error: str | None = None
 
 
 @dataclass(slots=True)

@@ -76,12 +76,12 @@ class SamplingState:
         return logits
 
 
-def sample(logits: Tensor, states: Sequence[SamplingState]) -> list[int | NonFiniteLogits]:
-    """One token id for each row of `logits` float32 `[rows, vocabulary]`; the rows are not changed.
+def sample(rows: Sequence[Tensor] | Tensor, states: Sequence[SamplingState]) -> list[int | NonFiniteLogits]:
+    """One token id for each row of logits, float32 `[vocabulary]`; the rows are not changed.
 
     A row that cannot be sampled yields the error itself, so that it ends one request and not the step.
     """
-    return [_sample_row(row, state) for row, state in zip(logits, states, strict=True)]
+    return [_sample_row(row, state) for row, state in zip(rows, states, strict=True)]
 
 
 def _sample_row(row: Tensor, state: SamplingState) -> int | NonFiniteLogits:

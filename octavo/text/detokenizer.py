@@ -1,0 +1,40 @@
+"""From a stream of token ids to a stream of text, whole characters only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from octavo.text.token_decoder import TextAssembler
+
+if TYPE_CHECKING:
+    from octavo.text.tokenizer import Tokenizer
+
+
+class IncrementalDetokenizer:
+    """Turns ids into text one by one; all deltas and the flush joined equal `tokenizer.decode(ids)`.
+
+    `prompt_tail` are ids that stand before the first pushed one (the prompt's end): then the text is a continuation,
+    its first word keeps its space, and a character that the tail began is finished here. Every push is constant work
+    and holds at most three bytes back. One detokenizer serves one sequence.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, prompt_tail: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._hidden_ids = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._assembler = TextAssembler(tokenizer.decoder)
+        self._at_start = True
+        for token in prompt_tail:
+            self.push(token)
+
+    def push(self, token_id: int) -> str:
+        """The text that `token_id` completes, perhaps none. Raises `InvalidField` for a negative id."""
+        if token_id in self._hidden_ids:
+            return ""
+        piece = self._tokenizer.piece_bytes(token_id, first=self._at_start)
+        self._at_start = False
+        return self._assembler.push(piece)
+
+    def flush(self) -> str:
+        """The rest at the end of a sequence: U+FFFD for a character that was never finished."""
+        return self._assembler.push(b"", final=True)

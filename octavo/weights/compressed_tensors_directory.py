@@ -77,7 +77,7 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
         if module is None:
             return self.stored_bytes(name)
         total = sum(self.stored_bytes(f"{module}.{part}") for part in self._parts[module])
-        if self._shares_head(module):
+        if self.shares_head(module):
             total += sum(self.stored_bytes(copy) for copy in self._head_copies())
         return total
 
@@ -116,7 +116,7 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
         for part in sorted(parts - required):
             layout = f"{module_format.layout} {module_format.scheme}"
             raise CheckpointError(f"{self.source}: tensor {module}.{part} has no place in {layout}")
-        if self._shares_head(module):
+        if self.shares_head(module):
             self._check_head_copies(module)
 
     def _head_copies(self) -> list[str]:
@@ -132,7 +132,12 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
     def _head_copy(part: str) -> str:
         return f"{HEAD_MODULE}.{part}"
 
-    def _shares_head(self, module: str) -> bool:
+    def parts(self, module: str) -> set[str]:
+        """Local names of a packed module's stored tensors."""
+        return self._parts[module]
+
+    def shares_head(self, module: str) -> bool:
+        """Whether a tied head with scales of its own is decoded from this module's codes."""
         return bool(self._head_copies()) and module_class(module) is ModuleClass.EMBEDDING
 
     def _check_head_copies(self, module: str) -> None:

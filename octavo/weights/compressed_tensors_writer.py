@@ -1,7 +1,7 @@
 """Writes a quantized model as a Hugging Face directory in compressed-tensors' format.
 
 Linear modules are pack-quantized. An 8-bit embedding is int-quantized, because that keeps a parameter called
-`weight`: transformers ties `lm_head.weight` to it, and can tie nothing else. For a tied model the file holds the
+`weight`: transformers looks for one in every embedding, and ties `lm_head.weight` to nothing else. For a tied model the file holds the
 int8 codes once, `lm_head` is named beside the embedding as a target, and the embedding's scales (2 bytes a row) are
 stored a second time as `lm_head.weight_scale`: transformers 5.24 decompresses the two modules one by one, and with
 `lm_head` ignored it multiplies by bare codes (see docs/decisions.md and tests/weights/test_transformers_loads.py).
@@ -177,17 +177,21 @@ def _quantization_config(contents: _Contents) -> tuple[dict[str, Any], tuple[str
     head_targeted = HEAD_MODULE in contents.formats
     for kind, modules in by_class.items():
         for targets, scheme, layout in _targets(kind, modules, contents):
-            if kind is ModuleClass.EMBEDDING and contents.tied:
-                if layout is Layout.INT_QUANTIZED:
-                    targets.append(HEAD_MODULE)
-                    head_targeted = True
-                else:
-                    notes.append(f"transformers cannot tie a head to an embedding of {scheme.bits} bits; 8 bits it can")
+            if kind is ModuleClass.EMBEDDING and layout is Layout.PACK_QUANTIZED:
+                notes.append(f"transformers 5.24 loads a quantized embedding of 8 bits only, not of {scheme.bits}")
+            elif kind is ModuleClass.EMBEDDING and contents.tied:
+                targets.append(HEAD_MODULE)
+                head_targeted = True
             groups.append(_group(targets, scheme, layout))
     ignore = [module for module in contents.dense_matrices if by_class[module_class(module)]]
     if not head_targeted and HEAD_MODULE not in ignore and by_class[ModuleClass.LINEAR]:
         ignore.append(HEAD_MODULE)
     formats = {group["format"] for group in groups}
+    packed_schemes = [scheme for scheme, layout in contents.formats.values() if layout is Layout.PACK_QUANTIZED]
+    if not all(scheme.symmetric for scheme in packed_schemes):
+        notes.append(
+            "transformers with compressed-tensors 0.20 does not load packed zero points; symmetric schemes load"
+        )
     if any(scheme.bits == 3 for scheme, _ in contents.formats.values()):
         notes.append("3-bit codes are packed densely: compressed-tensors reads them since 0.15, not before")
     section = {

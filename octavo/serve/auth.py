@@ -14,6 +14,6 @@ def check_key(request: HTTPRequest, api_key: str | None) -> None:
     if api_key is None:
         return
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    right = hmac.compare_digest(given.strip().encode(), api_key.encode())
+    right = hmac.compare_digest(given.strip().encode("latin-1"), api_key.encode())  # the header's own bytes
     if scheme.lower() != "bearer" or not right:
         raise APIError(401, "send the server's key as `Authorization: Bearer KEY`", code="invalid_api_key")

@@ -53,7 +53,7 @@ class LiveServer:
     def metrics(self) -> dict[str, float]:
         """Sample name with labels -> value."""
         lines = self.http.get("/metrics").text.splitlines()
-        return {key: float(value) for key, _, value in (l.rpartition(" ") for l in lines if not l.startswith("#"))}
+        return {key: float(value) for key, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
     def wait_until_idle(self, seconds: float = 5.0) -> None:
         """Nothing runs or waits, no block is held."""

@@ -1,0 +1,37 @@
+"""The options of every command that runs a model, and how they become an engine.
+
+Imports nothing heavy: the engine's libraries are loaded when one is built.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from octavo.engine import BuiltEngine, EngineConfig
+
+ModelArgument = Annotated[str, typer.Argument(help="A directory, a .gguf file or a catalog name (see `octavo pull`).")]
+MemoryOption = Annotated[
+    str | None, typer.Option(help="Hard total for the process, such as 2GiB; weights, KV blocks and all else.")
+]
+MaxModelLenOption = Annotated[
+    int | None, typer.Option(help="Longest prompt and answer together, in tokens [what the model was trained on].")
+]
+DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16, for dense weights and the KV blocks.")]
+
+
+def build_with_progress(config: EngineConfig) -> BuiltEngine:
+    """Load the model and make its engine; people who watch see a bar on stderr."""
+    from octavo.engine import build_engine
+
+    if not sys.stderr.isatty():
+        return build_engine(config)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"loading {config.model}", total=None)
+        return build_engine(config, lambda done, total: bar.update(task, completed=done, total=total))

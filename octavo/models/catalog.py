@@ -177,7 +177,7 @@ def _pull_entry(entry: CatalogEntry, directory: Path, accept_terms: bool, check:
             shown = next(path for path in terms if path.name == entry.terms_file)
             how = f"read {shown}, and if you accept: octavo pull {entry.name} --accept-terms"
             raise InvalidField("accept_terms", False, f"{entry.title} comes under the {entry.licence}: {how}")
-        return pull_from_index(entry.recipe, directory, progress, check)
+        return pull_from_index(entry.recipe, directory, progress, check=check)
     except DownloadError as error:
         path = directory / entry.recipe.file_name
         raise DownloadError(

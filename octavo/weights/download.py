@@ -23,7 +23,7 @@ from octavo.core.units import format_bytes
 Progress = Callable[[int, int], None]
 
 _ATTEMPTS = 5
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 16  # what a kill can lose
 _TIMEOUT_SECONDS = 60.0
 
 

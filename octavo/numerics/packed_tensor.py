@@ -45,6 +45,12 @@ class PackedTensor:
         """The matrix `[rows, columns]` as `dtype`, computed in float32."""
         return _decode(self.codes(), self.scale, self.zero_point).to(dtype)
 
+    def slice_rows(self, first: int, end: int) -> PackedTensor:
+        """Rows `[first, end)`, cut at the last one; shares memory."""
+        zero_point = None if self.zero_point is None else self.zero_point[first:end]
+        words = self.words[first:end]
+        return PackedTensor(words, self.scale[first:end], zero_point, self.scheme, (len(words), self.shape[1]))
+
     def rows(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Chosen rows `[len(index), columns]`, e.g. an embedding lookup: only they are unpacked."""
         codes = unpack_codes(self.words[index], self.scheme.bits, self.shape[1])
@@ -53,9 +59,9 @@ class PackedTensor:
 
 
 def _decode(codes: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
+    """(code - zero_point) * scale in float32: the difference is exact, the product rounds once."""
     rows, columns = codes.shape
-    grouped = codes.reshape(rows, scale.shape[1], -1).to(torch.float32)
+    grouped = codes.reshape(rows, scale.shape[1], -1)
     if zero_point is not None:
-        grouped -= zero_point.to(torch.float32).unsqueeze(-1)
-    grouped *= scale.to(torch.float32).unsqueeze(-1)
-    return grouped.reshape(rows, columns)
+        grouped = grouped.to(torch.int16) - zero_point.unsqueeze(-1)
+    return (grouped * scale.to(torch.float32).unsqueeze(-1)).reshape(rows, columns)

@@ -43,13 +43,20 @@ def unpack_codes(words: Tensor, bits: int, num_codes: int) -> Tensor:
     """int32 words `[rows, ...]` -> signed int8 codes `[rows, num_codes]`; the inverse of `pack_codes`."""
     packed = words.contiguous().view(torch.uint8)
     rows = packed.shape[0]
-    if bits in (2, 4, 8):
-        lanes = [(packed >> (bits * lane)) & (2**bits - 1) for lane in range(8 // bits)]
-        unsigned = lanes[0] if bits == 8 else torch.stack(lanes, dim=-1).reshape(rows, -1)
-    else:
-        unsigned = _unpack_3_bits(packed, rows)
-    signed = unsigned.view(torch.int8) - 2 ** (bits - 1) if bits < 8 else (unsigned ^ 0x80).view(torch.int8)
-    return signed[:, :num_codes].contiguous()
+    unsigned = packed.clone() if bits == 8 else _unpack_3_bits(packed, rows) if bits == 3 else _spread(packed, bits)
+    signed = unsigned.view(torch.int8).sub_(2 ** (bits - 1)) if bits < 8 else unsigned.bitwise_xor_(0x80)
+    return signed.view(torch.int8)[:, :num_codes].contiguous()
+
+
+def _spread(packed: Tensor, bits: int) -> Tensor:
+    """Bytes of two 4-bit or four 2-bit codes -> one code a byte: each byte is widened, then shifted copies of it
+    leave every code in the low bits of a byte of its own (little-endian)."""
+    if bits == 4:
+        wide = packed.to(torch.int16)
+        return wide.bitwise_or_(wide << 4).bitwise_and_(0x0F0F).view(torch.uint8)
+    wide = packed.to(torch.int32)
+    wide.bitwise_or_(wide << 12)  # halves of the byte to the halves of the word, then pairs within each
+    return wide.bitwise_or_(wide << 6).bitwise_and_(0x03030303).view(torch.uint8)
 
 
 def _unpack_3_bits(packed: Tensor, rows: int) -> Tensor:

@@ -1,0 +1,34 @@
+"""`ReferenceExecutor`: steps in, logits out, on the CPU with torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo.core.step import Step
+from octavo.ops.base import Executor, Model
+from octavo.ops.reference.batch import paged_batch
+from octavo.ops.reference.kv_storage import KVStorage
+from octavo.ops.reference.ops import ReferenceOps
+from octavo.ops.reference.tiles import RowTiles
+
+
+class ReferenceExecutor(Executor):
+    """Computes steps of `model` over its own `num_blocks` blocks of `block_size` positions.
+
+    `dtype` is what keys and values are kept in, float32 or bfloat16; arithmetic is float32.
+    """
+
+    def __init__(self, model: Model, num_blocks: int, block_size: int, dtype: torch.dtype = torch.float32) -> None:
+        self.model = model
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.storage = KVStorage(model.attention_layers, num_blocks, block_size, dtype)
+        self.ops = ReferenceOps(RowTiles())
+
+    @torch.inference_mode()
+    def execute(self, step: Step) -> Tensor:
+        """Float32 logits `[step.num_logit_rows, vocabulary]` in chunk order."""
+        self.storage.copy_blocks(step.block_copies)
+        logits: Tensor = self.model.forward(self.ops, paged_batch(step, self.storage))
+        return logits

@@ -17,6 +17,8 @@ from octavo.numerics.scheme import IntegerScheme
 METHOD = "compressed-tensors"
 #: Release of the compressed-tensors package whose layout is written and read (3 bits: dense across words).
 LAYOUT_VERSION = "0.20.1"
+#: Written into the section, so that a checkpoint of ours is known for one.
+PRODUCER = "octavo"
 MIXED_PRECISION = "mixed-precision"
 #: Hugging Face's module name of the output head; it has no tensor of its own when tied to the embedding.
 HEAD_MODULE = "lm_head"
@@ -69,7 +71,7 @@ def module_class(module: str) -> ModuleClass:
 
 def parse_quantization_config(section: Mapping[str, Any], where: str) -> QuantizationConfig:
     """Raises `CheckpointError` that begins with `where` and names the key that is not understood."""
-    known = {"quant_method", "config_groups", "format", "ignore", "quantization_status", "version"}
+    known = {"quant_method", "config_groups", "format", "ignore", "quantization_status", "version", "producer"}
     known |= {"global_compression_ratio", "kv_cache_scheme", "sparsity_config", "transform_config"}
     known |= {"moe_sparsity_config", "run_compressed", "dequantize", "use_optimized_inference"}
     _refuse_unknown(section, known, where)

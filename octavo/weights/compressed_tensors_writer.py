@@ -1,10 +1,10 @@
 """Writes a quantized model as a Hugging Face directory in compressed-tensors' format.
 
 Linear modules are pack-quantized. An 8-bit embedding is int-quantized, because that keeps a parameter called
-`weight`: transformers looks for one in every embedding, and ties `lm_head.weight` to nothing else. For a tied model the file holds the
-int8 codes once, `lm_head` is named beside the embedding as a target, and the embedding's scales (2 bytes a row) are
-stored a second time as `lm_head.weight_scale`: transformers 5.24 decompresses the two modules one by one, and with
-`lm_head` ignored it multiplies by bare codes (see docs/decisions.md and tests/weights/test_transformers_loads.py).
+`weight`: transformers looks for one in every embedding, and ties `lm_head.weight` to nothing else. For a tied model
+the file holds the int8 codes once, `lm_head` is named beside the embedding as a target, and the embedding's scales (2
+bytes a row) are stored a second time as `lm_head.weight_scale`: transformers 5.24 decompresses the two modules one by
+one, and with `lm_head` ignored it would multiply by bare codes (tests/weights/test_transformers_loads.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from octavo.core.errors import CheckpointError, InvalidField
@@ -30,12 +29,14 @@ from octavo.weights.compressed_tensors_config import (
     LAYOUT_VERSION,
     METHOD,
     MIXED_PRECISION,
+    PRODUCER,
     Layout,
     ModuleClass,
     module_class,
 )
 from octavo.weights.compressed_tensors_layout import SCALE, ZERO_POINT, encode_module
-from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES, PRODUCER, ShardWriter
+from octavo.weights.safetensors_directory import read_json
+from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES, ShardWriter
 
 if TYPE_CHECKING:
     from octavo.text.tokenizer import Tokenizer
@@ -119,11 +120,11 @@ def check_target(directory: Path, overwrite: bool = False) -> None:
 
 
 def _is_ours(directory: Path) -> bool:
-    files = sorted(directory.glob("*.safetensors"))
     try:
-        return bool(files) and (safe_open(files[0], framework="pt").metadata() or {}).get("producer") == PRODUCER
-    except (SafetensorError, OSError):
+        section = read_json(directory / CONFIG_NAME).get("quantization_config")
+    except CheckpointError:
         return False
+    return isinstance(section, dict) and section.get("producer") == PRODUCER
 
 
 def _is_tied(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
@@ -203,6 +204,7 @@ def _quantization_config(contents: _Contents) -> tuple[dict[str, Any], tuple[str
         "global_compression_ratio": None,
         "kv_cache_scheme": None,
         "version": LAYOUT_VERSION,
+        "producer": PRODUCER,
     }
     return section, tuple(notes)
 

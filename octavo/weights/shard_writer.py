@@ -10,8 +10,6 @@ from torch import Tensor
 
 from octavo.weights.safetensors_directory import INDEX_NAME, SINGLE_FILE_NAME
 
-#: Written into each file, so that a checkpoint of ours is known for one.
-PRODUCER = "octavo"
 DEFAULT_SHARD_BYTES = 4 * 10**9
 
 
@@ -55,7 +53,8 @@ class ShardWriter:
         return sum((self._directory / name).stat().st_size for name in names)
 
     def _flush(self) -> None:
-        save_file(self._pending, self._unnamed(len(self._shards)), metadata={"format": "pt", "producer": PRODUCER})
+        # One entry only: safetensors writes several in an order that changes from run to run.
+        save_file(self._pending, self._unnamed(len(self._shards)), metadata={"format": "pt"})
         self._shards.append(list(self._pending))
         self._pending, self._pending_bytes = {}, 0
 

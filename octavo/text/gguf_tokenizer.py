@@ -8,6 +8,7 @@ from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from octavo.core.errors import CheckpointError
 from octavo.text.pre_tokenizer import find_word_split
@@ -51,7 +52,7 @@ def build_gguf_tokenizer(metadata: Mapping[str, Any]) -> tuple[tokenizers.Tokeni
     """
     kind = _required(metadata, "model")
     tokens: list[str] = list(_required(metadata, "tokens"))
-    types = [int(number) for number in metadata.get(f"{_PREFIX}token_type") or [TokenType.NORMAL] * len(tokens)]
+    types = [int(number) for number in metadata.get(f"{_PREFIX}token_type", [TokenType.NORMAL] * len(tokens))]
     if len(types) != len(tokens):
         raise CheckpointError(f"GGUF metadata {_PREFIX}token_type: has {len(types)} entries for {len(tokens)} tokens")
     if kind == "gpt2":
@@ -61,7 +62,9 @@ def build_gguf_tokenizer(metadata: Mapping[str, Any]) -> tuple[tokenizers.Tokeni
     else:
         raise CheckpointError(f"GGUF metadata {_PREFIX}model: is {kind!r}; gpt2 and llama are read")
     _add_tokens(backend, tokens, types)
-    return backend, _settings(metadata, tokens, adds_bos)
+    files = _settings(metadata, tokens, adds_bos)
+    backend.post_processor = _post_processor(files, backend)
+    return backend, files
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> tuple[tokenizers.Tokenizer, bool]:
@@ -165,6 +168,17 @@ def _settings(metadata: Mapping[str, Any], tokens: list[str], adds_bos: bool) ->
     written = templates.get("default", "")
     eos += [tokens.index(token) for token in _TURN_ENDS if token in written and token in tokens]
     return TokenizerFiles(config, templates, tuple(dict.fromkeys(eos)))
+
+
+def _post_processor(files: TokenizerFiles, backend: tokenizers.Tokenizer) -> TemplateProcessing:
+    """Puts BOS before and EOS after a text as the settings say."""
+    names = files.special_tokens
+    bos = names.get("bos_token") if files.config["add_bos_token"] else None
+    eos = names.get("eos_token") if files.config["add_eos_token"] else None
+    single = " ".join(filter(None, (bos and f"{bos}:0", "$A:0", eos and f"{eos}:0")))
+    pair = " ".join(filter(None, (single, bos and f"{bos}:1", "$B:1", eos and f"{eos}:1")))
+    used = [(token, backend.token_to_id(token)) for token in dict.fromkeys(filter(None, (bos, eos)))]
+    return TemplateProcessing(single=single, pair=pair, special_tokens=used)
 
 
 def _checked_id(key: str, token: int, num_tokens: int) -> int:

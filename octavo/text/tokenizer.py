@@ -10,7 +10,6 @@ from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken
-from tokenizers.processors import TemplateProcessing
 
 from octavo.core.errors import CheckpointError, InvalidField
 from octavo.text.chat_template import ChatTemplate
@@ -36,7 +35,6 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         _add_configured_tokens(backend, self._files)
-        _set_post_processor(backend, self._files)
         decoder = backend.decoder
         self.decoder = TokenDecoder.from_json(None if decoder is None else json.loads(decoder.__getstate__()))
         self._bytes: dict[int, bytes] = {}
@@ -190,12 +188,11 @@ def _add_configured_tokens(backend: tokenizers.Tokenizer, files: TokenizerFiles)
     """Tokens that only the configs name become added tokens, as transformers does."""
     known = {entry.content: entry for entry in backend.get_added_tokens_decoder().values()}
     listed = sorted(files.config.get("added_tokens_decoder", {}).items(), key=lambda item: int(item[0]))
-    named = [*files.special_tokens.values(), *files.additional_special_tokens]
     for token in [entry for _, entry in listed]:
         if token_text(token) not in known:
             backend.add_tokens([_added_token(token)])
             known[token_text(token)] = _added_token(token)
-    for token in named:
+    for token in files.special_entries:
         entry = known.get(token_text(token))
         if entry is None or not entry.special:
             backend.add_special_tokens([_added_token(token, special=True)])
@@ -206,20 +203,6 @@ def _added_token(token: str | dict[str, Any], special: bool = False) -> AddedTok
         return AddedToken(token, special=special, normalized=False)
     flags = {name: token[name] for name in _ADDED_TOKEN_FLAGS if name in token}
     return AddedToken(token["content"], **(flags | ({"special": True} if special else {})))
-
-
-def _set_post_processor(backend: tokenizers.Tokenizer, files: TokenizerFiles) -> None:
-    """tokenizer.json's post-processor decides, unless the config speaks of BOS or EOS (transformers 5)."""
-    explicit = "add_bos_token" in files.config or "add_eos_token" in files.config
-    if not explicit and backend.post_processor is not None:
-        return
-    names = files.special_tokens
-    bos = names.get("bos_token") if files.config.get("add_bos_token") else None
-    eos = names.get("eos_token") if files.config.get("add_eos_token") else None
-    single = " ".join(filter(None, (bos and f"{bos}:0", "$A:0", eos and f"{eos}:0")))
-    pair = " ".join(filter(None, (single, bos and f"{bos}:1", "$B:1", eos and f"{eos}:1")))
-    used = [(token, backend.token_to_id(token)) for token in dict.fromkeys(filter(None, (bos, eos)))]
-    backend.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=used)
 
 
 def _missing_tokenizer(directory: Path) -> str:

@@ -31,8 +31,9 @@ class TokenizerFiles:
         return {name: token_text(self.config[name]) for name in SPECIAL_TOKEN_NAMES if self.config.get(name)}
 
     @property
-    def additional_special_tokens(self) -> list[Any]:
-        found: list[Any] = []
+    def special_entries(self) -> list[str | dict[str, Any]]:
+        """All special tokens, named and additional, as the files give them: text or an added-token dict."""
+        found: list[Any] = [self.config[name] for name in SPECIAL_TOKEN_NAMES if self.config.get(name)]
         for name in _ADDITIONAL_NAMES:
             tokens = self.config.get(name) or []
             found.extend(tokens.values() if isinstance(tokens, dict) else tokens)
@@ -77,6 +78,10 @@ def write_tokenizer_files(directory: Path, files: TokenizerFiles) -> None:
     # A model's own tokenizer class would rebuild the pipeline from the vocabulary and may not agree with the file.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     config["clean_up_tokenization_spaces"] = False
+    config.update(files.special_tokens)  # as plain text: tokenizer.json carries how they are matched
+    for name in _ADDITIONAL_NAMES:
+        if isinstance(config.get(name), list):
+            config[name] = [token_text(token) for token in config[name]]
     text = json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True)
     (directory / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
     for name, template in files.chat_templates.items():

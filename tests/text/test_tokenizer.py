@@ -47,7 +47,16 @@ BOS_EOS_CONFIGS = [
     {"add_eos_token": True},
     {"add_bos_token": False},
     {"add_bos_token": True, "bos_token": None},
-    {"bos_token": {"content": "<|new|>", "lstrip": False, "normalized": False, "rstrip": True, "single_word": False}},
+    {
+        "bos_token": {
+            "__type": "AddedToken",
+            "content": "<|new|>",
+            "lstrip": False,
+            "normalized": False,
+            "rstrip": True,
+            "single_word": False,
+        }
+    },
     {"additional_special_tokens": ["<|tool|>", "<|im_end|>"]},
     {
         "added_tokens_decoder": {
@@ -83,9 +92,13 @@ def test_bos_eos_and_added_tokens_follow_transformers(
 
 def test_special_tokens_map_speaks_where_the_config_lists_no_added_tokens(tmp_path: Path) -> None:
     directory = make_byte_tokenizer(tmp_path)
-    (directory / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<|endoftext|>"}))
+    entry = {"content": "<|endoftext|>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    (directory / "special_tokens_map.json").write_text(json.dumps({"bos_token": entry}))
     ours = Tokenizer.from_directory(directory)
-    assert ours.bos_id == 0 == oracle(directory).bos_token_id
+    assert_equal(ours, oracle(directory), ["a<|endoftext|> b"])
+    assert ours.bos_id == 0
+    ours.save(tmp_path / "saved")
+    assert_equal(ours, oracle(tmp_path / "saved"), ["a<|endoftext|> b"])
 
 
 def test_every_eos_id_of_the_generation_config_counts(tmp_path: Path) -> None:

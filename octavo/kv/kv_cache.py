@@ -126,9 +126,9 @@ class KVCache:
         num_tokens = len(tokens) if num_tokens is None else num_tokens
         sequence = self._sequences[sequence_id]
         if num_tokens > len(sequence.blocks) * self.block_size:
-            raise ValueError(
-                f"commit: sequence {sequence_id} has no blocks for {num_tokens} tokens; reserve them first"
-            )
+            raise ValueError(f"commit: sequence {sequence_id} has reserved less than {num_tokens} tokens")
+        if self._copy_source:
+            raise ValueError("commit: take_copies was not called in this step, so what was computed is wrong")
         if num_tokens <= sequence.num_tokens:
             return
         sequence.num_tokens = num_tokens

@@ -1,0 +1,166 @@
+"""Every order of operations keeps every block accounted for and every table's contents right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from octavo.kv.kv_cache import KVCache
+from tests.kv.content_store import ContentStore
+
+MAX_OPEN = 6
+#: Two letters and three beginnings, so that prefixes meet all the time.
+TOKENS = st.builds(
+    lambda beginning, rest: [*beginning, *rest],
+    st.sampled_from([[], [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0, 0]]),
+    st.lists(st.integers(0, 1), min_size=1, max_size=8),
+)
+
+
+@dataclass
+class Model:
+    tokens: list[int]
+    num_computed: int
+
+
+class KVCacheMachine(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(1, 14), block_size=st.integers(1, 4), prefix_caching=st.sampled_from([True, True, False])
+    )
+    def build(self, num_blocks: int, block_size: int, prefix_caching: bool) -> None:
+        self.cache = KVCache(num_blocks, block_size, prefix_caching)
+        self.store = ContentStore(num_blocks, block_size)
+        self.open_sequences: dict[int, Model] = {}
+        self.planned: dict[int, int] = {}  # sequence id -> tokens that will be computed after the next step
+        self.copies_may_be_pending = False
+        self.next_id = 0
+
+    def new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id
+
+    def pick(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.open_sequences)))
+
+    @precondition(lambda self: len(self.open_sequences) < MAX_OPEN)
+    @rule(tokens=TOKENS, use_cache=st.sampled_from([True, True, True, False]))
+    def open(self, tokens: list[int], use_cache: bool) -> None:
+        sequence_id = self.new_id()
+        num_hit = self.cache.open(sequence_id, tokens, use_cache)
+        assert num_hit % self.cache.block_size == 0
+        assert num_hit <= len(tokens) - 1
+        assert num_hit == 0 or (use_cache and self.cache.prefix_caching)
+        self.open_sequences[sequence_id] = Model(tokens, num_hit)
+
+    @precondition(lambda self: self.open_sequences)
+    @rule(data=st.data(), more=st.lists(st.integers(0, 1), max_size=5))
+    def reserve(self, data: st.DataObject, more: list[int]) -> None:
+        """The next step will compute some tokens of this sequence. Forks, closings and evictions may come between."""
+        sequence_id = self.pick(data)
+        model = self.open_sequences[sequence_id]
+        model.tokens.extend(more)
+        num_tokens = data.draw(st.integers(model.num_computed, len(model.tokens)))
+        cache = self.cache
+        before = (cache.block_table(sequence_id), cache.num_free_blocks, cache.num_cached_blocks)
+        num_missing = max(cache.num_blocks_for(num_tokens) - len(before[0]), 0)
+        if cache.reserve(sequence_id, num_tokens):
+            assert len(cache.block_table(sequence_id)) * cache.block_size >= num_tokens
+            assert cache.reserve(sequence_id, num_tokens), "repeating a reservation costs nothing"
+            self.planned[sequence_id] = num_tokens
+            self.copies_may_be_pending = True
+            return
+        assert before == (cache.block_table(sequence_id), cache.num_free_blocks, cache.num_cached_blocks)
+        assert num_missing + 1 > cache.num_free_blocks + cache.num_cached_blocks, "refused although there was room"
+
+    @rule(data=st.data())
+    def compute(self, data: st.DataObject) -> None:
+        """The step: copies in any order, then writes, then commits."""
+        copies = self.cache.take_copies()
+        assert self.cache.take_copies() == []
+        targets = [target for _, target in copies]
+        assert len(set(targets)) == len(targets)
+        assert not set(targets) & {source for source, _ in copies}
+        self.store.copy(data.draw(st.permutations(copies)) if len(copies) > 1 else copies)
+        for sequence_id, num_tokens in self.planned.items():
+            model = self.open_sequences[sequence_id]
+            num_tokens = max(num_tokens, model.num_computed)
+            self.store.write(self.cache.block_table(sequence_id), model.tokens, model.num_computed, num_tokens)
+            model.num_computed = num_tokens
+        for sequence_id in self.planned:
+            model = self.open_sequences[sequence_id]
+            self.cache.commit(sequence_id, model.tokens[: model.num_computed])
+        self.planned = {}
+        self.copies_may_be_pending = False
+
+    @precondition(lambda self: self.open_sequences)
+    @rule(data=st.data())
+    def commit_again(self, data: st.DataObject) -> None:
+        sequence_id = self.pick(data)
+        model = self.open_sequences[sequence_id]
+        counts = (self.cache.num_free_blocks, self.cache.num_cached_blocks)
+        self.cache.commit(sequence_id, model.tokens, data.draw(st.integers(0, model.num_computed)))
+        assert counts == (self.cache.num_free_blocks, self.cache.num_cached_blocks)
+
+    @precondition(lambda self: self.open_sequences and len(self.open_sequences) < MAX_OPEN)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        parent_id, child_id = self.pick(data), self.new_id()
+        free = self.cache.num_free_blocks
+        self.cache.fork(parent_id, child_id)
+        assert self.cache.num_free_blocks == free, "a fork costs no block until somebody writes"
+        parent = self.open_sequences[parent_id]
+        self.open_sequences[child_id] = Model(list(parent.tokens), parent.num_computed)
+
+    @precondition(lambda self: self.open_sequences)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        """Possibly after it reserved: the scheduler preempts within a step."""
+        sequence_id = self.pick(data)
+        self.cache.close(sequence_id)
+        del self.open_sequences[sequence_id]
+        self.planned.pop(sequence_id, None)
+
+    @rule(num_blocks=st.integers(1, 4))
+    def evict(self, num_blocks: int) -> None:
+        free, cached = self.cache.num_free_blocks, self.cache.num_cached_blocks
+        num_evicted = self.cache.evict(num_blocks)
+        assert num_evicted == min(num_blocks, cached)
+        assert self.cache.num_free_blocks == free + num_evicted
+
+    @invariant()
+    def every_block_is_accounted_for(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        cache = self.cache
+        cache.check()
+        assert cache.num_free_blocks + cache.num_cached_blocks + cache.num_used_blocks == cache.num_blocks
+        if self.copies_may_be_pending:
+            return
+        tables = [cache.block_table(sequence_id) for sequence_id in self.open_sequences]
+        assert cache.num_used_blocks == len({block for table in tables for block in table})
+
+    @invariant()
+    def tables_hold_exactly_the_tokens(self) -> None:
+        if getattr(self, "copies_may_be_pending", True):
+            return
+        for sequence_id, model in self.open_sequences.items():
+            held = self.store.read(self.cache.block_table(sequence_id), model.num_computed)
+            assert list(held) == model.tokens[: model.num_computed]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        for sequence_id in self.open_sequences:
+            self.cache.close(sequence_id)
+        self.cache.check()
+        self.cache.evict()
+        assert self.cache.num_free_blocks == self.cache.num_blocks
+
+
+TestKVCacheMachine = KVCacheMachine.TestCase
+TestKVCacheMachine.settings = settings(
+    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)

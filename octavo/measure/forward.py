@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from octavo.models.decoder import DecoderModel
-from octavo.numerics.packed_tensor import PackedTensor
 from octavo.ops.base import Linear
-from octavo.ops.reference import ReferenceOps, whole_prompts
+from octavo.ops.reference.batch import Batch, whole_prompts
+from octavo.quantize.bulk_ops import BulkOps, dense
 
 #: Rows of logits that exist at once: 256 x 262,144 float32 numbers are 256 MiB.
 CHUNK_ROWS = 256
 
 
-class WindowOps(ReferenceOps):
-    """The reference for whole windows: products over all rows at once (rows need not be independent of each other
-    here), and the final hidden states instead of logits."""
+class WindowOps(BulkOps):
+    """Gives the final hidden states instead of logits: those are taken in pieces."""
 
-    def linear(self, x: Tensor, linear_: Linear) -> Tensor:
-        return linear(x, dense(linear_.weight), linear_.bias)
-
-    def logits(self, x: Tensor, head: Linear, softcap: float | None, batch: Any) -> Tensor:
+    def logits(self, x: Tensor, head: Linear, softcap: float | None, batch: Batch) -> Tensor:
         return x
-
-
-def dense(weight: Tensor | PackedTensor) -> Tensor:
-    return weight.dequantize() if isinstance(weight, PackedTensor) else weight.to(torch.float32)
 
 
 class WindowLogits:

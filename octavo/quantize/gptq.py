@@ -133,7 +133,7 @@ def _feed_back(weight: Tensor, order: Tensor, upper: Tensor, grid: Grid, scheme:
                 code.add_(offset).clamp_(scheme.lowest, scheme.highest)
                 error = torch.addcmul(value, code - offset, step, value=-1, out=errors[column - start])
             error.div_(pivots[column])
-            remaining[column + 1 : stop].addr_(upper[column, column + 1 : stop], error, alpha=-1)
+            remaining[column + 1 : stop].addmm_(upper[column, column + 1 : stop, None], error[None], alpha=-1)
         remaining[stop:].addmm_(upper[start:stop, stop:].T, errors[: stop - start], alpha=-1)
     unsorted = torch.empty(num_inputs, weight.shape[0], dtype=torch.int8)
     unsorted[order] = codes.to(torch.int8)

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from torch import Tensor
 
 from octavo.ops.base import Linear
-from octavo.ops.reference import ReferenceOps
+from octavo.quantize.bulk_ops import BulkOps
 from octavo.quantize.statistics import InputStatistics
 
 #: Gets a linear and the statistics of its input, gives the linear to compute with from here on.
 OnLinear = Callable[[Linear, InputStatistics], Linear]
 
 
-class ObserverOps(ReferenceOps):
+class ObserverOps(BulkOps):
     """Computes like the reference; before each linear runs, `on_linear` sees its input's statistics and may put a
     quantized linear in its place, so whatever follows is computed from quantized outputs (true-sequential).
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from octavo.models.decoder import DecoderLayer, DecoderModel, decoder_layer
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.ops.base import Linear
-from octavo.ops.reference import ReferenceOps, whole_prompts
+from octavo.ops.reference.batch import Batch, whole_prompts
+from octavo.quantize.bulk_ops import BulkOps, dense
 from octavo.quantize.calibration import Calibration
 from octavo.quantize.gptq import Inverse, gptq, invert
 from octavo.quantize.journal import Journal
@@ -58,7 +59,7 @@ def quantize_model(
     if needs_data and num_resumed < len(model.layers):
         assert calibration is not None, f"{recipe.method} needs calibration text"
         batch = whole_prompts(calibration.segments)
-        hidden = journal.hidden() if num_resumed else ReferenceOps().embed(model.embedding, batch)
+        hidden = journal.hidden() if num_resumed else BulkOps().embed(model.embedding, batch)
     for index, layer in enumerate(model.layers):
         if index < num_resumed:
             block = journal.block(index)
@@ -114,7 +115,7 @@ def _rtn_block(layer: DecoderLayer, recipe: Recipe) -> dict[str, QuantizedWeight
 
 
 def _gptq_block(
-    layer: DecoderLayer, recipe: Recipe, hidden: Tensor, batch: object
+    layer: DecoderLayer, recipe: Recipe, hidden: Tensor, batch: Batch | None
 ) -> tuple[dict[str, QuantizedWeight], Tensor]:
     """Quantize one block on `hidden` `[tokens, hidden]`; also gives the hidden states that leave it."""
     rounder = _Rounder(recipe)
@@ -154,8 +155,3 @@ class _Rounder:
 def _replace(layer: DecoderLayer, block: dict[str, QuantizedWeight]) -> None:
     for linear in list(layer.linears()):
         layer.replace_linear(replace(linear, weight=block[linear.name].packed))
-
-
-def dense(weight: Tensor | PackedTensor) -> Tensor:
-    """Float32 values of a matrix, whatever it is stored as."""
-    return weight.dequantize() if isinstance(weight, PackedTensor) else weight.to(torch.float32)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from octavo.core.step import Step
 from octavo.ops.base import Executor, Model
-from octavo.ops.reference.batch import paged_batch
+from octavo.ops.reference.batch import paged_batch, whole_prompts
 from octavo.ops.reference.kv_storage import KVStorage
 from octavo.ops.reference.ops import ReferenceOps
 from octavo.ops.reference.tiles import RowTiles
@@ -25,6 +25,12 @@ class ReferenceExecutor(Executor):
         self.block_size = block_size
         self.storage = KVStorage(model.attention_layers, num_blocks, block_size, dtype)
         self.ops = ReferenceOps(RowTiles())
+        self._probe()
+
+    @property
+    def row_tiles(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Row counts in use for each shape of weights, found to give equal bits on this machine; for reports."""
+        return self.ops.tiles.describe()
 
     @torch.inference_mode()
     def execute(self, step: Step) -> Tensor:
@@ -32,3 +38,8 @@ class ReferenceExecutor(Executor):
         self.storage.copy_blocks(step.block_copies)
         logits: Tensor = self.model.forward(self.ops, paged_batch(step, self.storage))
         return logits
+
+    @torch.inference_mode()
+    def _probe(self) -> None:
+        """One token through the whole model: every weight shape is probed now and not in the first request."""
+        self.model.forward(self.ops, whole_prompts([[0]]))

@@ -12,7 +12,22 @@ One step is three calls: `schedule -> execute -> publish` (`engine.py`).
 """
 
 from octavo.engine.async_engine import AsyncEngine, DeltaStream, EngineStopped
+from octavo.engine.build import BuiltEngine, build_engine
+from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
+from octavo.engine.llm import LLM
+from octavo.engine.memory import MemoryPlan
 from octavo.engine.stats import EngineStats
 
-__all__ = ["AsyncEngine", "DeltaStream", "Engine", "EngineStats", "EngineStopped"]
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "BuiltEngine",
+    "DeltaStream",
+    "Engine",
+    "EngineConfig",
+    "EngineStats",
+    "EngineStopped",
+    "MemoryPlan",
+    "build_engine",
+]

@@ -15,6 +15,10 @@ from octavo.kv.kv_cache import KVCache
 
 _by_order = attrgetter("order")
 
+#: Prompt positions scored in one step (each brings a row of logits as wide as the vocabulary: it bounds their memory);
+#: beyond that each scoring sequence still gets one.
+MAX_SCORED_TOKENS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
@@ -29,11 +33,15 @@ class _Plan:
     """How many tokens of which sequence the step computes, within the token budget."""
 
     num_tokens_left: int
+    num_scored_tokens_left: int = MAX_SCORED_TOKENS
     num_tokens: dict[int, int] = field(default_factory=dict)  # by sequence id, in step order
     preempted: bool = False
 
     def take(self, sequence: Sequence) -> None:
         count = min(sequence.num_uncomputed_tokens, self.num_tokens_left)
+        if _wants_prompt_rows(sequence):
+            count = min(count, max(1, self.num_scored_tokens_left))
+            self.num_scored_tokens_left -= count
         self.num_tokens[sequence.sequence_id] = count
         self.num_tokens_left -= count
 

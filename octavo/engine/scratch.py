@@ -1,0 +1,63 @@
+"""Bounds of what one step needs beside weights and KV blocks, from the model's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from octavo.models.decoder import DecoderModel
+from octavo.numerics.packed_tensor import PackedTensor
+from octavo.ops.base import Linear
+from octavo.ops.reference.attention import MAX_SCORES
+from octavo.ops.reference.attention_plan import KEY_TILE
+from octavo.ops.reference.ops import MAX_DECODED_WEIGHTS
+
+_FLOAT = 4
+
+
+def weight_bytes(model: DecoderModel) -> int:
+    """Bytes of all weights as they lie in memory; a tied head counts once."""
+    tensors: dict[int, int] = {}
+    for weight in _weights(model):
+        if weight is not None:
+            identity = id(weight) if isinstance(weight, PackedTensor) else weight.data_ptr()
+            tensors[identity] = weight.num_bytes if isinstance(weight, PackedTensor) else weight.nbytes
+    return sum(tensors.values())
+
+
+def scratch_bytes(model: DecoderModel, max_num_tokens: int, max_num_seqs: int, max_logit_rows: int) -> int:
+    """The most a step's temporaries take at one time: the worst layer, or the head and the sampler after it."""
+    spec = model.spec
+    attention = model.attention_layers
+    q_features = max(layer.num_heads * layer.head_dim for layer in attention)
+    kv_features = max(layer.num_kv_heads * layer.head_dim for layer in attention)
+    row_features = 6 * spec.hidden_size + max(4 * spec.intermediate_size, 6 * q_features + 6 * kv_features)
+    activations = max_num_tokens * row_features * _FLOAT
+    tiles = 3 * (MAX_SCORES * _FLOAT + max_num_seqs * KEY_TILE * kv_features * _FLOAT)
+    decoding = 3 * MAX_DECODED_WEIGHTS * _FLOAT if any(_is_decoded(linear) for linear in _linears(model)) else 0
+    logits = 2 * max_logit_rows * spec.vocab_size * _FLOAT
+    sampling = 16 * spec.vocab_size * _FLOAT
+    return activations + max(tiles, logits + sampling) + decoding
+
+
+def _is_decoded(linear: Linear) -> bool:
+    return isinstance(linear.weight, PackedTensor) or linear.weight.dtype != torch.float32
+
+
+def _linears(model: DecoderModel) -> Iterator[Linear]:
+    for layer in model.layers:
+        yield from layer.linears()
+    yield model.head
+
+
+def _weights(model: DecoderModel) -> Iterator[torch.Tensor | PackedTensor | None]:
+    yield model.embedding.weight
+    yield model.final_norm.weight
+    for linear in _linears(model):
+        yield linear.weight
+        yield linear.bias
+    for layer in model.layers:
+        norms = (layer.input_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
+        for norm in (*norms, layer.attention_output_norm, layer.mlp_output_norm):
+            yield None if norm is None else norm.weight

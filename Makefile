@@ -16,7 +16,7 @@ REQUIREMENTS := $(VENV)/bin/python .ci/requirements.py
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
-demo: $(STAMPS)/octavo
+demo: $(STAMPS)/octavo $(STAMPS)/demo
 	$(VENV)/bin/octavo demo
 
 test: $(STAMPS)/octavo $(STAMPS)/test
@@ -61,9 +61,10 @@ $(STAMPS)/octavo: $(STAMPS)/runtime $(STAMPS)/build $(NATIVE_SOURCES) LICENSE
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(STAMPS)/test: $(STAMPS)/runtime
-	$(REQUIREMENTS) test > $(STAMPS)/test.txt
-	$(PIP) $(TORCH) -r $(STAMPS)/test.txt
+# Extras of pyproject.toml that need the run-time requirements.
+$(STAMPS)/demo $(STAMPS)/test: $(STAMPS)/runtime
+	$(REQUIREMENTS) $(@F) > $@.txt
+	$(PIP) $(TORCH) -r $@.txt
 	touch $@
 
 $(STAMPS)/lint: $(STAMPS)/venv pyproject.toml .ci/requirements.py

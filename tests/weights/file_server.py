@@ -25,7 +25,8 @@ class FileServer:
     """Serves `replies` by path; every request is kept in `requests` as (method, path, Range header).
 
     `cut_after` ends each transfer of a large file after so many bytes, `cuts` times; `seconds_per_chunk` slows
-    transfers down; `honours_ranges` off always sends the whole; `password` is demanded as HTTP basic credentials.
+    transfers down; `honours_ranges` off always sends the whole; `authorization` is the
+    header demanded, `authorizations` those that came.
     """
 
     replies: dict[str, Reply] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class FileServer:
     seconds_per_chunk: float = 0.0
     honours_ranges: bool = True
     authorization: str | None = None
+    authorizations: set[str | None] = field(default_factory=set)
     url: str = ""
 
     def ranges_of(self, path: str) -> list[str | None]:
@@ -61,6 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, with_body: bool) -> None:
         path, wanted = self.path.partition("?")[0], self.headers.get("Range")
         self.site.requests.append((self.command, path, wanted))
+        self.site.authorizations.add(self.headers.get("Authorization"))
         reply = self.site.replies.get(path, Reply(b"not here", "text/plain", status=404))
         if self.site.authorization and self.headers.get("Authorization") != self.site.authorization:
             reply = Reply(b"who are you?", "text/plain", status=401)

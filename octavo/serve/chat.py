@@ -95,7 +95,9 @@ class ChatCall:
             yield event({**self._envelope(), "choices": [], "usage": self._usage.usage()})
 
     def _trace(self) -> ShownTokens | None:
-        return ShownTokens(self._context.tokenizer, self._sampling) if self._body.logprobs else None
+        if not self._body.logprobs:
+            return None
+        return ShownTokens(self._context.tokenizer, self._sampling, self.requests[0].prompt_token_ids)
 
     def _logprobs(self, tokens: list[ShownToken]) -> ChatLogprobs:
         return chat_logprobs(tokens, self._body.top_logprobs or 0)

@@ -101,15 +101,15 @@ class CompletionCall:
 
     def _choices(self) -> list[_Choice]:
         return [
-            _Choice(self._trace(len(echo)), echoed=not self._body.echo)
-            for echo in self._echoes
+            _Choice(self._trace(request, len(echo)), echoed=not self._body.echo)
+            for request, echo in zip(self.requests, self._echoes, strict=True)
             for _ in range(self._sampling.n)
         ]
 
-    def _trace(self, first_offset: int) -> ShownTokens | None:
+    def _trace(self, request: Request, first_offset: int) -> ShownTokens | None:
         if self._body.logprobs is None:
             return None
-        return ShownTokens(self._context.tokenizer, self._sampling, first_offset)
+        return ShownTokens(self._context.tokenizer, self._sampling, request.prompt_token_ids, first_offset)
 
     def _prompt_text(self, request: Request) -> str:
         if request.prompt is not None:

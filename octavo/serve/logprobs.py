@@ -20,6 +20,9 @@ from octavo.text.tokenizer import Tokenizer
 #: JSON has no minus infinity; this is what vLLM writes for a token that can not be chosen.
 LOWEST_LOGPROB = -9999.0
 
+#: Enough to hold a character that the prompt began; the engine decodes its answers behind as many.
+_NUM_TAIL_TOKENS = 4
+
 
 @dataclass(slots=True)
 class ShownToken:
@@ -35,13 +38,15 @@ class ShownToken:
 class ShownTokens:
     """The tokens of one growing answer, released in step with its text.
 
-    `first_offset` characters stand before the answer (an echoed prompt).
+    `prompt` are the ids before it: they decide whether its first word keeps its space. `first_offset` characters stand before the answer (an echoed prompt).
     """
 
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, first_offset: int = 0) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int], first_offset: int = 0
+    ) -> None:
         self._tokenizer = tokenizer
         self._holds_back = bool(sampling.stop_strings)
-        self._detokenizer = IncrementalDetokenizer(tokenizer, sampling.skip_special_tokens)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, sampling.skip_special_tokens, prompt[-_NUM_TAIL_TOKENS:])
         self._skips_special = sampling.skip_special_tokens
         self._decoded = self._shown = first_offset
         self._waiting: list[ShownToken] = []
@@ -87,13 +92,16 @@ def prompt_tokens(
     tokens: list[ShownToken] = []
     start = 0
     for index, (token_id, position) in enumerate(zip(token_ids, positions, strict=True)):
-        piece = detokenizer.push(token_id)
-        if index == 0 and token_id == tokenizer.bos_id and not text.startswith(piece):
-            piece = ""
+        added_bos = index == 0 and token_id == tokenizer.bos_id and not text.startswith(_spelled(tokenizer, token_id))
+        piece = "" if added_bos else detokenizer.push(token_id)
         tokens.append(ShownToken(token_id, position, piece, start, False))
         start += len(piece)
     tokens[-1].piece += detokenizer.flush()
     return tokens
+
+
+def _spelled(tokenizer: Tokenizer, token_id: int) -> str:
+    return tokenizer.token_bytes(token_id).decode(errors="replace")
 
 
 def chat_logprobs(tokens: Sequence[ShownToken], num_top: int) -> ChatLogprobs:

@@ -108,7 +108,7 @@ class LLM:
             prompt = text if ids is None else ids
         if isinstance(prompt, str):
             return prompt, self.engine.tokenizer.encode(prompt)
-        if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
+        if not isinstance(prompt, list | tuple):
             raise InvalidField(f"prompts[{place}]", prompt, "must be a text or a list of token ids")
         return None, list(prompt)
 

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import sys
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 
 def resident_bytes() -> int:

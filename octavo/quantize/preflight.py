@@ -182,7 +182,7 @@ def _check_groups(shapes: dict[str, tuple[int, ...]], scheme: IntegerScheme, fie
 
 
 def _check_memory(peak_bytes: int) -> None:
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     available = psutil.virtual_memory().available
     if peak_bytes > available:

@@ -1,0 +1,117 @@
+"""`octavo quantize`: make a model smaller and measure what that costs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.core.errors import InvalidField
+
+if TYPE_CHECKING:
+    from octavo.api import Progress, Say
+    from octavo.quantize.recipe import Recipe
+
+
+def run(
+    model: Annotated[str, typer.Argument(help="A directory, a .gguf file or a catalog name.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write.")],
+    bits: Annotated[int, typer.Option(help="Bits of the linears: 2, 3, 4 or 8.")] = 4,
+    group: Annotated[str, typer.Option(help="Inputs that share a scale: 16..256, or `channel`.")] = "64",
+    method: Annotated[str, typer.Option(help="gptq, or rtn (no calibration).")] = "gptq",
+    asymmetric: Annotated[bool, typer.Option("--asymmetric", help="Integer zero points.")] = False,
+    embedding_bits: Annotated[int, typer.Option(help="Bits of embedding and head; 16 keeps them.")] = 8,
+    scale_dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
+    search: Annotated[bool, typer.Option(help="Search scales by squared error.")] = True,
+    act_order: Annotated[bool, typer.Option(help="GPTQ: most active inputs first (static groups).")] = True,
+    damping: Annotated[float, typer.Option(help="GPTQ: first share of the mean diagonal tried.")] = 0.01,
+    calibration: Annotated[Path | None, typer.Option(help="Text file, or .jsonl of texts or chats.")] = None,
+    samples: Annotated[int, typer.Option(help="Calibration windows.")] = 32,
+    sequence_length: Annotated[int, typer.Option(help="Tokens in a calibration window.")] = 512,
+    eval_text: Annotated[Path | None, typer.Option(help="Text to measure on; default: held-out built-in text.")] = None,
+    eval_windows: Annotated[int, typer.Option(help="Windows to measure on.")] = 4,
+    measure: Annotated[bool, typer.Option(help="Measure the written file.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Pre-flight only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Quantize MODEL into a checkpoint that other engines read, and store its measured loss beside it.
+
+    A killed run goes on where it was when the same command is given again.
+    """
+    from octavo.api import Measurement, plan_quantization, quantize
+    from octavo.quantize.recipe import Recipe
+
+    recipe = Recipe(
+        method, bits, parse_group(group), not asymmetric, act_order, damping, search, embedding_bits, scale_dtype
+    )
+    if dry_run:
+        plan = plan_quantization(model, recipe, samples, sequence_length, output)
+        print(json.dumps({"recipe": recipe.to_dict(), **plan.to_dict()}) if as_json else _plan_text(recipe, plan))
+        return
+    with progress_bar() as (progress, say):
+        report = quantize(
+            model,
+            output,
+            **recipe.to_dict(),
+            calibration=calibration,
+            samples=samples,
+            sequence_length=sequence_length,
+            measure=Measurement(eval_text, eval_windows) if measure else None,
+            progress=progress,
+            say=say,
+        )
+    if as_json:
+        print(json.dumps(report.to_dict()))
+        return
+    print(report)
+    if report.quality_text is not None:
+        print(report.quality_text)
+
+
+def parse_group(text: str) -> int | None:
+    """`channel` -> None, else a number. Raises `InvalidField`."""
+    if text == "channel":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidField("group", text, "a number of inputs such as 64, or `channel`") from None
+
+
+@contextmanager
+def progress_bar() -> Iterator[tuple[Progress, Say]]:
+    """A bar on stderr where that is a terminal, and lines above it."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not sys.stderr.isatty()) as bar:
+        tasks: dict[str, object] = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done)  # type: ignore[arg-type]
+
+        def say(line: str) -> None:
+            console.print(line, markup=False, soft_wrap=True)
+
+        yield progress, say
+
+
+def _plan_text(recipe: Recipe, plan: object) -> str:
+    notes = "".join(f"\nnote: {caveat}" for caveat in getattr(plan, "caveats", ()))
+    return f"{recipe}\n{plan}{notes}\nnothing was written (--dry-run)"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,18 +170,17 @@ def test_help_is_quick_and_light() -> None:
         "try: main(['--help'])\nexcept SystemExit as leaving: print('code', leaving.code)\n"
         f"print([m for m in {HEAVY} if m in sys.modules])"
     )
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        printed = python(code)
-        seconds.append(time.perf_counter() - start)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    printed = python(code)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert printed.splitlines()[-2:] == ["code 0", "[]"]
-    assert min(seconds) < 2.0  # 0.35 s on an idle core; torch alone would be 1.5 s more
+    assert cpu_seconds < 1.5  # 0.4 s; torch alone would be as much as all of this. Not wall time: tests share cores
 
 
 def test_no_registry_host_is_named() -> None:
     """Packages come from wherever pip is configured to look."""
-    host = re.compile("|".join(["py" + "pi", "python" + "hosted"]) + r"\.org", re.IGNORECASE)
+    host = re.compile(rf"({'py' + 'pi'}|{'python' + 'hosted'})\.org", re.IGNORECASE)
     listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False).stdout.split(
         "\n"
     )

@@ -10,13 +10,21 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+import jinja2.utils
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 
 from octavo.core.errors import CheckpointError, InvalidField
 from octavo.text.messages import prepare_messages, prepare_tools
 
 #: Names that `render` sets itself or that are not a request's to set.
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
+#: What a template can raise: its own refusals, and Python's where it does not fit the messages.
+_RENDER_ERRORS = (
+    jinja2.TemplateError,
+    *(TypeError, ValueError, LookupError, AttributeError, ArithmeticError),
+    *(RecursionError, MemoryError),
+)
 
 
 class ChatTemplate:
@@ -64,7 +72,7 @@ class ChatTemplate:
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        except _RENDER_ERRORS as error:
             given = [message["role"] for message in messages]
             raise InvalidField("messages", given, f"the model's chat template refuses them: {error}") from None
 
@@ -77,6 +85,25 @@ class _GenerationTag(jinja2.ext.Extension):
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """`namespace(...)` in a template, closed to names with a leading underscore (Python's own attributes)."""
+
+    def __init__(*arguments: Any, **entries: Any) -> None:  # an entry may be called self
+        self, *given = arguments
+        for name in dict(*given, **entries):
+            _refuse_underscore(name)
+        jinja2.utils.Namespace.__init__(self, *given, **entries)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_underscore(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_underscore(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold {name!r}")
 
 
 class _TemplateDict:
@@ -95,6 +122,7 @@ def _compile(source: str) -> jinja2.Template:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     environment.globals["dict"] = _TemplateDict()
+    environment.globals["namespace"] = _Namespace
     try:
         return environment.from_string(source)
     except jinja2.TemplateError as error:

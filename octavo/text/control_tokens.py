@@ -66,7 +66,7 @@ class ControlTokenGuard:
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of `text` with every control text as ordinary text; nothing added around it."""
-        return self._encode(text, self._free_characters(1, [text])[0], num_control=0)
+        return self._encode(text, self._free_characters(1, [text])[0], num_control=0, field="text")
 
     def mark(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, variables: dict[str, Any]
@@ -96,15 +96,16 @@ class ControlTokenGuard:
 
         start, end, control = re.escape(markers.start), re.escape(markers.end), self._control_pattern.pattern
         pattern = re.compile(f"{start}(?P<user>{control}){end}|(?P<control>{control})|[{start}{end}]")
-        return self._encode(pattern.sub(spell, rendered), guard, num_control)
+        return self._encode(pattern.sub(spell, rendered), guard, num_control, field="messages")
 
-    def _encode(self, text: str, guard: str, num_control: int) -> list[int]:
+    def _encode(self, text: str, guard: str, num_control: int, field: str) -> list[int]:
+        """Raises `InvalidField` if more than `num_control` control ids come out, as no text may make one."""
         backend, real_ids = self._guarded_backend(guard)
         ids = [real_ids.get(token, token) for token in backend.encode(text, add_special_tokens=False).ids]
         found = sum(token in self._control_ids for token in ids)
         known = sum(text.count(f"{guard}{content}{guard}") for content in self._unknown_texts)
         if found > num_control - known:
-            raise InvalidField("messages", "a control token's text", "this vocabulary cannot spell it as plain text")
+            raise InvalidField(field, "a control token's text", "this vocabulary cannot spell it as plain text")
         return ids
 
     @cached_property

@@ -53,8 +53,8 @@ def real_texts() -> list[str]:
         "x = {'a': [1, 22, 333]}  # 4444\n\treturn x",
     ]
     for path in sorted([*SHARED.glob("data/domain/*.eval.txt"), *SHARED.glob("data/text/*.txt")]):
-        content = path.read_text(encoding="utf-8")[:12000]
-        texts += [content[start : start + 3000] for start in range(0, len(content), 3000)]
+        content = path.read_text(encoding="utf-8")[:4500]
+        texts += [content[start : start + 1500] for start in range(0, len(content), 1500)]
     return texts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,8 @@ def test_a8_no_way_of_writing_one_forges_a_turn(
     pair: tuple[Tokenizer, Any], conversation: list[dict[str, Any]]
 ) -> None:
     ours, _ = pair
-    harmless = str(conversation).replace("|", "/")
     ids = ours.encode_chat(conversation)
-    expected = ours.encode_chat(eval(harmless))
+    expected = ours.encode_chat(json.loads(json.dumps(conversation).replace("|", "/")))
     assert sum(token in ours.special_ids for token in ids) == sum(token in ours.special_ids for token in expected)
 
 
@@ -187,7 +187,15 @@ def test_the_templates_own_words_are_in_the_refusal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["{{ messages.append(1) }}", "{{ ''.__class__.__mro__ }}", "{{ 1 + messages }}", "{{ messages[0].content.x.y }}"],
+    [
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ 1 + messages }}",
+        "{{ messages[0].content.x.y }}",
+        "{% set n = namespace(__class__=1) %}",
+        "{% set n = namespace() %}{% set n._x = 1 %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
 )
 def test_a_template_that_fails_or_reaches_out_is_an_error_of_the_request(source: str) -> None:
     with pytest.raises(InvalidField, match="chat template"):

@@ -55,6 +55,12 @@ def test_a1_a_stray_byte_repeated_becomes_replacement_characters(byte_tokenizer:
     assert deltas[1] == REPLACEMENT, "it does not wait for the end"
 
 
+def test_a1_on_smollm2(smollm2: Tokenizer) -> None:
+    ids = smollm2.encode(KITE_BALLOON)
+    assert "".join(stream(smollm2, ids)) == KITE_BALLOON
+    assert "".join(stream(smollm2, [126] * 40)) == REPLACEMENT * 40
+
+
 def test_a1_the_time_per_token_does_not_grow(byte_tokenizer: Tokenizer) -> None:
     stray = byte_tokenizer.token_id("ð")
     detokenizer = IncrementalDetokenizer(byte_tokenizer)

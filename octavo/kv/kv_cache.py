@@ -127,10 +127,10 @@ class KVCache:
         sequence = self._sequences[sequence_id]
         if num_tokens > len(sequence.blocks) * self.block_size:
             raise ValueError(f"commit: sequence {sequence_id} has reserved less than {num_tokens} tokens")
-        if self._copy_source:
-            raise ValueError("commit: take_copies was not called in this step, so what was computed is wrong")
         if num_tokens <= sequence.num_tokens:
             return
+        if self._copy_source:
+            raise ValueError("commit: take_copies was not called in this step, so what was computed is wrong")
         sequence.num_tokens = num_tokens
         self._count_lookup(sequence)
         if self.prefix_caching:

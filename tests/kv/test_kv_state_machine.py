@@ -16,7 +16,7 @@ MAX_OPEN = 6
 TOKENS = st.builds(
     lambda beginning, rest: [*beginning, *rest],
     st.sampled_from([[], [1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0, 0]]),
-    st.lists(st.integers(0, 1), min_size=1, max_size=8),
+    st.lists(st.integers(0, 1), min_size=1, max_size=6),
 )
 
 
@@ -28,7 +28,9 @@ class Model:
 
 class KVCacheMachine(RuleBasedStateMachine):
     @initialize(
-        num_blocks=st.integers(1, 14), block_size=st.integers(1, 4), prefix_caching=st.sampled_from([True, True, False])
+        num_blocks=st.integers(6, 40),
+        block_size=st.sampled_from([3, 4, 2, 1]),
+        prefix_caching=st.sampled_from([True, True, False]),
     )
     def build(self, num_blocks: int, block_size: int, prefix_caching: bool) -> None:
         self.cache = KVCache(num_blocks, block_size, prefix_caching)
@@ -45,24 +47,35 @@ class KVCacheMachine(RuleBasedStateMachine):
     def pick(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(sorted(self.open_sequences)))
 
+    def computed(self) -> list[int]:
+        return sorted(sequence_id for sequence_id, model in self.open_sequences.items() if model.num_computed)
+
     @precondition(lambda self: len(self.open_sequences) < MAX_OPEN)
-    @rule(tokens=TOKENS, use_cache=st.sampled_from([True, True, True, False]))
-    def open(self, tokens: list[int], use_cache: bool) -> None:
+    @rule(data=st.data(), tokens=TOKENS, use_cache=st.sampled_from([True, True, True, False]))
+    def open(self, data: st.DataObject, tokens: list[int], use_cache: bool) -> None:
+        """And reserve, as the scheduler does."""
         sequence_id = self.new_id()
         num_hit = self.cache.open(sequence_id, tokens, use_cache)
         assert num_hit % self.cache.block_size == 0
         assert num_hit <= len(tokens) - 1
         assert num_hit == 0 or (use_cache and self.cache.prefix_caching)
         self.open_sequences[sequence_id] = Model(tokens, num_hit)
+        self.reserve(sequence_id, len(tokens))
+        self.maybe_compute(data)
 
     @precondition(lambda self: self.open_sequences)
-    @rule(data=st.data(), more=st.lists(st.integers(0, 1), max_size=5))
-    def reserve(self, data: st.DataObject, more: list[int]) -> None:
-        """The next step will compute some tokens of this sequence. Forks, closings and evictions may come between."""
+    @rule(
+        data=st.data(), more=st.lists(st.integers(0, 1), min_size=1, max_size=5), num_left=st.sampled_from([0, 0, 1, 3])
+    )
+    def grow(self, data: st.DataObject, more: list[int], num_left: int) -> None:
+        """The next step will compute tokens of this sequence. Forks, closings and evictions may come between."""
         sequence_id = self.pick(data)
         model = self.open_sequences[sequence_id]
         model.tokens.extend(more)
-        num_tokens = data.draw(st.integers(model.num_computed, len(model.tokens)))
+        self.reserve(sequence_id, max(len(model.tokens) - num_left, model.num_computed))
+        self.maybe_compute(data)
+
+    def reserve(self, sequence_id: int, num_tokens: int) -> None:
         cache = self.cache
         before = (cache.block_table(sequence_id), cache.num_free_blocks, cache.num_cached_blocks)
         num_missing = max(cache.num_blocks_for(num_tokens) - len(before[0]), 0)
@@ -75,8 +88,17 @@ class KVCacheMachine(RuleBasedStateMachine):
         assert before == (cache.block_table(sequence_id), cache.num_free_blocks, cache.num_cached_blocks)
         assert num_missing + 1 > cache.num_free_blocks + cache.num_cached_blocks, "refused although there was room"
 
+    def maybe_compute(self, data: st.DataObject) -> None:
+        """Half of the time at once: a step is the end of most stories, and hypothesis likes to leave rules out."""
+        if self.copies_may_be_pending and data.draw(st.booleans()):
+            self.compute_now(data)
+
+    @precondition(lambda self: self.copies_may_be_pending)
     @rule(data=st.data())
     def compute(self, data: st.DataObject) -> None:
+        self.compute_now(data)
+
+    def compute_now(self, data: st.DataObject) -> None:
         """The step: copies in any order, then writes, then commits."""
         copies = self.cache.take_copies()
         assert self.cache.take_copies() == []
@@ -95,26 +117,33 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.planned = {}
         self.copies_may_be_pending = False
 
-    @precondition(lambda self: self.open_sequences)
+    @precondition(lambda self: self.computed())
     @rule(data=st.data())
     def commit_again(self, data: st.DataObject) -> None:
-        sequence_id = self.pick(data)
+        sequence_id = data.draw(st.sampled_from(self.computed()))
         model = self.open_sequences[sequence_id]
         counts = (self.cache.num_free_blocks, self.cache.num_cached_blocks)
         self.cache.commit(sequence_id, model.tokens, data.draw(st.integers(0, model.num_computed)))
         assert counts == (self.cache.num_free_blocks, self.cache.num_cached_blocks)
 
-    @precondition(lambda self: self.open_sequences and len(self.open_sequences) < MAX_OPEN)
-    @rule(data=st.data())
-    def fork(self, data: st.DataObject) -> None:
-        parent_id, child_id = self.pick(data), self.new_id()
+    @precondition(lambda self: self.computed() and len(self.open_sequences) < MAX_OPEN)
+    @rule(data=st.data(), writers=st.sampled_from([(), ("child",), ("parent", "child"), ("child", "parent")]))
+    def fork(self, data: st.DataObject, writers: tuple[str, ...]) -> None:
+        """Nobody, or one, or both go on at once."""
+        parent_id, child_id = data.draw(st.sampled_from(self.computed())), self.new_id()
         free = self.cache.num_free_blocks
         self.cache.fork(parent_id, child_id)
         assert self.cache.num_free_blocks == free, "a fork costs no block until somebody writes"
         parent = self.open_sequences[parent_id]
-        self.open_sequences[child_id] = Model(list(parent.tokens), parent.num_computed)
+        self.open_sequences[child_id] = Model(parent.tokens[: parent.num_computed], parent.num_computed)
+        for writer in writers:
+            sequence_id = child_id if writer == "child" else parent_id
+            model = self.open_sequences[sequence_id]
+            model.tokens.append(data.draw(st.integers(0, 1)))
+            self.reserve(sequence_id, len(model.tokens))
+        self.maybe_compute(data)
 
-    @precondition(lambda self: self.open_sequences)
+    @precondition(lambda self: len(self.open_sequences) > 2)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
         """Possibly after it reserved: the scheduler preempts within a step."""
@@ -123,6 +152,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         del self.open_sequences[sequence_id]
         self.planned.pop(sequence_id, None)
 
+    @precondition(lambda self: self.cache.num_cached_blocks)
     @rule(num_blocks=st.integers(1, 4))
     def evict(self, num_blocks: int) -> None:
         free, cached = self.cache.num_free_blocks, self.cache.num_cached_blocks

@@ -32,6 +32,8 @@ def read_config(config: Mapping[str, Any]) -> ModelSpec:
     attention_bias = reader.flag("attention_bias")
     if reader.take("hidden_act") is not None and reader.take("hidden_activation") is None:
         reader.refuse("hidden_act", "Gemma 3 states hidden_activation; this older field is ambiguous")
+    if reader.take("attn_logit_softcapping") is not None:
+        reader.refuse("attn_logit_softcapping", "Gemma 3 has no attention softcap; transformers ignores the field")
     spec = ModelSpec(
         family="gemma3",
         **sizes,
@@ -41,7 +43,6 @@ def read_config(config: Mapping[str, Any]) -> ModelSpec:
         output_bias=attention_bias,
         norm_offset=1.0,
         embedding_multiplier=sizes["hidden_size"] ** 0.5,
-        attention_softcap=reader.softcap("attn_logit_softcapping"),
         logit_softcap=reader.softcap("final_logit_softcapping"),
         tied_embedding=reader.flag("tie_word_embeddings", True),
         names=_NAMES,

@@ -17,6 +17,8 @@ MAX_SCORES = 1 << 21
 _LOWEST = -1e30
 #: Rows of a matrix product are padded to a multiple of this (fewer than 4 rows round differently).
 _ROW_MULTIPLE = 4
+#: Head features likewise (an odd number of columns rounds differently from row to row).
+_FEATURE_MULTIPLE = 8
 
 
 def max_items(attention: Attention) -> tuple[int, ...]:
@@ -43,7 +45,7 @@ def _attend_group(q: Tensor, keys: Tensor, values: Tensor, attention: Attention,
     queries = q[group.rows].reshape(num_items, num_queries, num_kv_heads, per_kv_head, head_dim)
     queries = queries.permute(0, 2, 3, 1, 4).reshape(num_items * num_kv_heads, per_kv_head * num_queries, head_dim)
     num_rows = queries.shape[1]
-    queries = pad(queries, (0, 0, 0, -num_rows % _ROW_MULTIPLE))
+    queries = pad(queries, (0, -head_dim % _FEATURE_MULTIPLE, 0, -num_rows % _ROW_MULTIPLE))
     highest = queries.new_full((*queries.shape[:2], 1), _LOWEST)
     total = torch.zeros_like(highest)
     output = torch.zeros_like(queries)
@@ -62,13 +64,14 @@ def _attend_group(q: Tensor, keys: Tensor, values: Tensor, attention: Attention,
         highest[active] = new_highest
         total[active] = total[active] * fade + weights.sum(-1, keepdim=True)
         output[active] = output[active] * fade + torch.bmm(weights, _gather(values, visit.slots, visit.num_items))
-    output = (output / total)[:, :num_rows]
-    output = output.view(num_items, num_kv_heads, per_kv_head, num_queries, head_dim)
+    output = (output / total)[:, :num_rows, :head_dim]
+    output = output.reshape(num_items, num_kv_heads, per_kv_head, num_queries, head_dim)
     return output.permute(0, 3, 1, 2, 4).reshape(num_items, num_queries, attention.num_heads, head_dim)
 
 
 def _gather(source: Tensor, slots: Tensor, num_items: int) -> Tensor:
-    """Keys or values at `slots` -> float32 `[items * kv_heads, KEY_TILE, head_dim]`."""
+    """Keys or values at `slots` -> float32 `[items * kv_heads, KEY_TILE, padded head_dim]`."""
     num_kv_heads, head_dim = source.shape[1:]
     tile = source.index_select(0, slots).view(num_items, KEY_TILE, num_kv_heads, head_dim)
-    return tile.transpose(1, 2).to(torch.float32).reshape(num_items * num_kv_heads, KEY_TILE, head_dim)
+    tile = tile.transpose(1, 2).to(torch.float32).reshape(num_items * num_kv_heads, KEY_TILE, head_dim)
+    return pad(tile, (0, -head_dim % _FEATURE_MULTIPLE)) if head_dim % _FEATURE_MULTIPLE else tile

@@ -35,9 +35,13 @@ class RowTiles:
             affordable -= rows + max(0, rows - BASE_ROWS)
             if affordable >= 0 or rows == _CANDIDATE_ROWS[0]:
                 candidates.append(rows)
-        x = torch.randn(max(candidates), shape[1], generator=torch.Generator().manual_seed(0))
+        x = torch.randn(max(candidates) + 1, shape[1], generator=torch.Generator().manual_seed(0))
         expected = torch.cat([linear(_padded(piece, (BASE_ROWS,)), weight) for piece in x.split(BASE_ROWS)])
-        agreed = [rows for rows in candidates if torch.equal(linear(x[:rows], weight), expected[:rows])]
+        agreed = [
+            rows  # wherever in the product a row stands
+            for rows in candidates
+            if all(torch.equal(linear(x[i : i + rows].clone(), weight), expected[i : i + rows]) for i in (0, 1))
+        ]
         agreed.append(BASE_ROWS)
         self._sizes[shape] = tuple(sorted(agreed))
 

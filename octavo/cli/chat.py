@@ -31,7 +31,9 @@ def run(
     system: Annotated[str | None, typer.Option(help="What the model is told before the first turn.")] = None,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token each time.")] = 0.7,
     top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens of this total probability.")] = 0.95,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens in an answer [what the context holds].")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens in an answer (unset: what the context holds).")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed and turns give the same answers.")] = None,
     memory: MemoryOption = None,
     max_model_len: MaxModelLenOption = None,

@@ -18,7 +18,8 @@ MemoryOption = Annotated[
     str | None, typer.Option(help="Hard total for the process, such as 2GiB; weights, KV blocks and all else.")
 ]
 MaxModelLenOption = Annotated[
-    int | None, typer.Option(help="Longest prompt and answer together, in tokens [what the model was trained on].")
+    int | None,
+    typer.Option(help="Longest prompt and answer together, in tokens (unset: what the model was trained on)."),
 ]
 DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16, for dense weights and the KV blocks.")]
 

@@ -31,7 +31,9 @@ def run(
     max_model_len: MaxModelLenOption = None,
     max_num_seqs: Annotated[int, typer.Option(help="Most sequences in one step.")] = 32,
     dtype: DtypeOption = "float32",
-    served_model_name: Annotated[str | None, typer.Option(help="The name clients use [the model's own].")] = None,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="The name clients use (unset: the model's own).")
+    ] = None,
     drain_seconds: Annotated[float, typer.Option(help="How long running requests may go on after SIGTERM.")] = 30.0,
 ) -> None:
     """Serve a model in the shapes of the OpenAI API, until Ctrl-C or SIGTERM: then running requests finish first."""

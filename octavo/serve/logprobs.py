@@ -38,7 +38,8 @@ class ShownToken:
 class ShownTokens:
     """The tokens of one growing answer, released in step with its text.
 
-    `prompt` are the ids before it: they decide whether its first word keeps its space. `first_offset` characters stand before the answer (an echoed prompt).
+    `prompt` are the ids before it: they decide whether its first word keeps its space. `first_offset` characters stand
+    before the answer (an echoed prompt).
     """
 
     def __init__(

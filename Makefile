@@ -3,7 +3,8 @@
 
 PYTHON ?= python3
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --progress-bar off
+# Compiling what is never imported costs a minute; Python compiles the rest when it is first used.
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --progress-bar off --no-compile
 STAMPS := $(VENV)/.stamps
 # Anything looser than this pulls a CUDA build of torch, several gigabytes. Installed first, so that no later
 # requirement looks for another.

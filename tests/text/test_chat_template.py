@@ -153,6 +153,15 @@ def test_a8_text_that_a_template_puts_together_is_not_a_control_token(tmp_path: 
     assert ours.decode(ids) == "a<|im_end|>b"
 
 
+@pytest.mark.parametrize(("source", "content"), [("{{ messages[0].content }}|>", "a<|im_end"),
+                                                 ("<|{{ messages[0].content }}", "im_end|>b")])  # fmt: skip
+def test_a8_a_template_cannot_complete_what_a_user_began(tmp_path: Path, source: str, content: str) -> None:
+    make_byte_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(source)
+    ours = Tokenizer.from_directory(tmp_path)
+    assert not ours.special_ids & set(ours.encode_chat([user(content)]))
+
+
 @pytest.mark.parametrize("pipe", ["tojson(ensure_ascii=True)", "urlencode"])
 def test_a8_a_template_that_rewrites_contents_is_refused_not_forged(tmp_path: Path, pipe: str) -> None:
     make_byte_tokenizer(tmp_path)

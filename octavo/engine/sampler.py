@@ -86,8 +86,9 @@ def sample(rows: Sequence[Tensor] | Tensor, states: Sequence[SamplingState]) -> 
 
 def _sample_row(row: Tensor, state: SamplingState) -> int | NonFiniteLogits:
     logits = state.adjust(row)
-    highest_id = int(logits.numpy().argmax())  # the first of equals; NaN counts as highest
-    highest = float(logits[highest_id])
+    array = logits.numpy()
+    highest_id = int(array.argmax())  # the first of equals; NaN counts as highest
+    highest = float(array[highest_id])
     if not math.isfinite(highest):
         return NonFiniteLogits(f"the model's logits are not finite: {highest} for token {highest_id}")
     if state.params.greedy or state.params.top_k == 1:

@@ -6,6 +6,7 @@ which they are applied does not matter, except that top-p counts the mass that t
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,9 +87,14 @@ def _threshold_digit(digits: Tensor, mass: Tensor, wanted_mass: float) -> tuple[
 
 def _at_or_above(scores: Tensor, threshold: Tensor, count: int) -> Tensor:
     """`count` positions, ascending: all above the threshold, then the lowest ones that equal it."""
-    above = (scores > threshold).nonzero().squeeze(-1)
-    tied = (scores == threshold).nonzero().squeeze(-1)
-    return torch.cat([above, tied[: count - above.numel()]]).sort().values
+    kept = torch.from_numpy(np.flatnonzero(scores.numpy() >= threshold.item()))
+    surplus = kept.numel() - count
+    if not surplus:
+        return kept
+    last_tied = (scores[kept] == threshold).nonzero().squeeze(-1)[-surplus:]
+    remains = torch.ones(kept.numel(), dtype=torch.bool)
+    remains[last_tied] = False
+    return kept[remains]
 
 
 def _mass(probabilities: Tensor) -> float:

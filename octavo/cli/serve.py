@@ -84,16 +84,15 @@ def _say_ready(info: ModelInfo, url: str) -> None:
 
 def quality_lines(quality: dict[str, Any] | None) -> list[str]:
     """The measured loss in a line or two."""
-    measured = (quality or {}).get("quality", quality)
-    if not isinstance(measured, dict) or "perplexity" not in measured:
+    if quality is None:
         return ["quality: not measured (octavo quantize and octavo evaluate do that)"]
-    parts = [f"perplexity {measured['perplexity']:.3f}", f"{measured['bits_per_weight']:.2f} bits per weight"]
-    comparison = measured.get("comparison")
+    parts = [f"perplexity {quality['perplexity']:.3f}", f"{quality['bits_per_weight']:.2f} bits per weight"]
+    comparison = quality.get("comparison")
     if comparison:
         parts.append(f"base {comparison['base_perplexity']:.3f}")
         parts.append(f"KL {comparison['mean_divergence']:.4f} nats")
         parts.append(f"top-1 agreement {100 * comparison['top1_agreement']:.1f} %")
-    return ["quality: " + ", ".join(parts), *(f"  note: {caveat}" for caveat in measured.get("caveats", []))]
+    return ["quality: " + ", ".join(parts), *(f"  note: {caveat}" for caveat in quality.get("caveats", []))]
 
 
 def _say(text: str) -> None:

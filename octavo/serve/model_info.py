@@ -38,18 +38,25 @@ class ModelInfo:
 
 
 def read_quality(source: Path) -> dict[str, Any] | None:
-    """The report beside the weights in directory `source`, or None. Raises `CheckpointError` if it is no JSON object
-    or holds NaN (JSON has none, and a loss that is not a number must not be shown as one)."""
+    """What was measured on the checkpoint in directory `source`, with every caveat; None where nothing was.
+
+    The report also tells how the checkpoint was made, module by module; that is left to `octavo inspect`. Raises
+    `CheckpointError` if it cannot be read or holds NaN: a loss that is not a number must not be shown as one.
+    """
     path = source / QUALITY_FILE
     if not path.is_file():
         return None
     try:
-        report = json.loads(path.read_text(), parse_constant=_refuse_constant)
+        report = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    if not isinstance(report, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object")
-    return report
+    if not isinstance(report, dict) or not isinstance(report.get("quality"), dict | None):
+        raise CheckpointError(f"{path}: must be an object whose `quality` is an object or null")
+    quality: dict[str, Any] | None = report.get("quality")
+    if quality is None:
+        return None
+    caveats = dict.fromkeys([*report.get("caveats", []), *quality.get("caveats", [])])
+    return {**quality, "caveats": list(caveats)}
 
 
 def _refuse_constant(name: str) -> None:

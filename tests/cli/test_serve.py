@@ -22,8 +22,8 @@ def model(tmp_path_factory):
     directory = make_tiny(
         "llama", tmp_path_factory.mktemp("served") / "tiny-llama", vocab_size=320, max_position_embeddings=8192
     )
-    protocol = {"text": "wikitext2"}
-    report = {"perplexity": 21.5, "bits_per_weight": 4.4, "protocol": protocol, "caveats": ["from a Q4_1 source"]}
+    quality = {"perplexity": 21.5, "bits_per_weight": 4.4, "protocol": {"text": "wikitext2"}, "caveats": []}
+    report = {"quality": quality, "caveats": ["from a Q4_1 source"], "modules": [{}]}
     (directory / "octavo.json").write_text(json.dumps(report))
     return directory
 

@@ -161,6 +161,7 @@ def _plan_tensor(
         kept = stored if 8 * stored >= 16 * torch.Size(shape).numel() else 4 * torch.Size(shape).numel()
         return TensorPlan(name, shape, None, stored, kept + _TENSOR_BYTES)
     output = packed_bytes(shape, scheme, recipe.torch_scale_dtype.itemsize) + _MODULE_BYTES
+    output += 0 if scheme.symmetric else _TENSOR_BYTES
     return TensorPlan(name, shape, scheme, stored, output)
 
 

@@ -15,8 +15,10 @@ from torch import Tensor
 from octavo.core.errors import InvalidField
 from octavo.numerics.scheme import IntegerScheme
 
-#: Elements searched at once: the temporaries of one candidate stay in cache.
-_CHUNK_ELEMENTS = 1 << 17
+#: Elements searched at once: temporaries stay in cache, and torch does not split an operation below 32,768 elements
+#: over threads, whose meeting costs more than the work (50 times more where other processes want the cores).
+_CHUNK_ELEMENTS = 30_000
+_NO_FRACTION = 1.5 * 2**23
 #: Smallest share of the min-max range the search tries, by bits: fewer bits want more clipping.
 _SHRINK_FLOOR = {2: 0.35, 3: 0.45, 4: 0.55, 8: 0.9}
 _SHRINK_STEPS = {2: 10, 3: 8, 4: 7, 8: 2}
@@ -102,6 +104,12 @@ def round_to_grid(weight: Tensor, grid: Grid, scheme: IntegerScheme) -> Tensor:
     return _codes(groups, grid.scale.to(torch.float32), zero, scheme).to(torch.int8).reshape(rows, columns)
 
 
+def round_half_even_(x: Tensor) -> Tensor:
+    """Round float32 `x` in place, ties to even: adding 1.5 * 2^23 leaves no bits for a fraction. Exact below 2^22, and
+    beyond it any code is clamped. (torch's own `round_` splits every 2,048 elements over threads.)"""
+    return x.add_(_NO_FRACTION).sub_(_NO_FRACTION)
+
+
 def to_storage(scale: Tensor, scale_dtype: torch.dtype) -> Tensor:
     """Scales rounded to `scale_dtype`; one that would vanish becomes the smallest number that dtype can hold.
 
@@ -127,7 +135,7 @@ def _group_importance(importance: Tensor, num_groups: int) -> Tensor:
 
 
 def _codes(groups: Tensor, scale: Tensor, zero: Tensor | None, scheme: IntegerScheme) -> Tensor:
-    codes = torch.div(groups, scale.unsqueeze(-1)).round_()
+    codes = round_half_even_(torch.div(groups, scale.unsqueeze(-1)))
     if zero is not None:
         codes += zero.unsqueeze(-1)
     return codes.clamp_(scheme.lowest, scheme.highest)

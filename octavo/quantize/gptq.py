@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo.numerics.integer import Grid, choose_grid, round_to_grid
+from octavo.numerics.integer import Grid, choose_grid, round_half_even_, round_to_grid
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.scheme import IntegerScheme
 from octavo.quantize.result import ModuleReport, QuantizedWeight, relative_error
@@ -124,7 +124,7 @@ def _feed_back(weight: Tensor, order: Tensor, upper: Tensor, grid: Grid, scheme:
         stop = min(start + _BLOCK_COLUMNS, num_inputs)
         for column in range(start, stop):
             value, step = remaining[column], scale[groups[column]]
-            code = torch.div(value, step, out=codes[column]).round_()
+            code = round_half_even_(torch.div(value, step, out=codes[column]))
             if zero is None:
                 code.clamp_(scheme.lowest, scheme.highest)
                 error = torch.addcmul(value, code, step, value=-1, out=errors[column - start])

@@ -16,7 +16,7 @@ import torch
 
 #: Sizes that differ from one another, so that a swapped axis cannot go unseen.
 _COMMON: dict[str, Any] = {
-    "vocab_size": 288,
+    "vocab_size": 320,
     "hidden_size": 96,
     "intermediate_size": 160,
     "num_hidden_layers": 3,

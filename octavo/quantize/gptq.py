@@ -59,14 +59,16 @@ def invert(hessian: Tensor, damping: float = 0.01, act_order: bool = True) -> In
 
 
 def _inverse_factor(matrix: Tensor) -> Tensor | None:
-    """U with inverse(matrix) = U' U, U upper triangular; None if the matrix is not safely positive definite."""
-    lower, info = torch.linalg.cholesky_ex(matrix)
+    """U, upper triangular, with inverse(matrix) = U' U; None if the matrix is not safely positive definite.
+
+    With rows and columns reversed the matrix is L L'; U is the inverse of L, reversed back. One factor and one
+    triangular solve, where inverting first and factoring the inverse would take three steps.
+    """
+    lower, info = torch.linalg.cholesky_ex(matrix.flip(0, 1))
     if int(info) != 0 or not bool(torch.isfinite(lower).all()):
         return None
-    upper, info = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-    if int(info) != 0 or not bool(torch.isfinite(upper).all()):
-        return None
-    return upper
+    inverse = torch.linalg.solve_triangular(lower, torch.eye(len(matrix)), upper=False)
+    return inverse.flip(0, 1).contiguous() if bool(torch.isfinite(inverse).all()) else None
 
 
 def gptq(

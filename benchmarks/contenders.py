@@ -59,10 +59,11 @@ class Transformers(Contender):
     def _load(self, model: str) -> Any:
         import json
 
-        from octavo.models.catalog import resolve
-        from octavo.models.load import load_model
         from safetensors.torch import save_file
         from transformers import AutoModelForCausalLM
+
+        from octavo.models.catalog import resolve
+        from octavo.models.load import load_model
 
         checkpoint = load_model(resolve(model)).checkpoint
         tensors = {name: checkpoint.get(name).clone() for name in checkpoint.names()}

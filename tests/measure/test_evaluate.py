@@ -114,6 +114,7 @@ def test_bootstrap_interval_covers_and_is_seeded() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(not SMOLLM2.exists() or not WIKITEXT.exists(), reason="needs SmolLM2-135M and WikiText-2")
 def test_smollm2_wikitext_anchor() -> None:
     """The published figure of ../shared/reference/models.md: first 20 windows of 2,048, no BOS."""

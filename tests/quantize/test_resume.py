@@ -23,9 +23,11 @@ pytestmark = pytest.mark.skipif(not MODEL.exists(), reason="needs ../shared/data
 
 OPTIONS = {"bits": 4, "group": None, "samples": 4, "sequence_length": 64, "calibration": str(TEXT), "measure": None}
 
-#: Like the real run, but dies by SIGKILL once block 2 is in the journal: no handler and no cleanup runs.
+#: Like the real run, but dies by SIGKILL once block 2 is in the journal: no handler and no cleanup runs. As many
+#: threads as this process has: the journal's key holds their number, since bits depend on it.
 _KILLED_RUN = """
-import json, os, signal, sys
+import json, os, signal, sys, torch
+torch.set_num_threads(1)
 import octavo.quantize.journal as journal
 from octavo.api import quantize
 record = journal.Journal.record

@@ -6,6 +6,7 @@ The public names below are loaded when first used, so that `import octavo` impor
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from octavo.engine import LLM, AsyncEngine
 
 __version__ = "0.1.0"
+
+# How torch's OpenMP threads wait, read once when torch is loaded. By default they spin, which beside any other work on
+# the same cores costs a time slice at every operation: seconds a step (docs/decisions.md, "Threads wait passively").
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __all__ = [
     "LLM",

@@ -133,7 +133,7 @@ def test_every_room_says_what_it_owns(room: str) -> None:
 
 
 def test_no_environment_variable_changes_behaviour() -> None:
-    """The package neither reads nor sets its environment."""
+    """The package neither reads nor sets its environment, but for how OpenMP's threads wait (`octavo/__init__.py`)."""
     uses = [
         f"{relative(path)}:{node.lineno}"
         for path in python_files("octavo")
@@ -141,7 +141,9 @@ def test_no_environment_variable_changes_behaviour() -> None:
         if (isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "putenv"})
         or (isinstance(node, ast.ImportFrom) and {alias.name for alias in node.names} & {"environ", "getenv", "putenv"})
     ]
-    assert uses == []
+    allowed = [use for use in uses if use.startswith("octavo/__init__.py:")]
+    assert len(allowed) == 1
+    assert uses == allowed
 
 
 def python(code: str) -> str:

@@ -61,7 +61,10 @@ class PackedTensor:
 def _decode(codes: Tensor, scale: Tensor, zero_point: Tensor | None) -> Tensor:
     """(code - zero_point) * scale in float32: the difference is exact, the product rounds once."""
     rows, columns = codes.shape
-    grouped = codes.reshape(rows, scale.shape[1], -1)
-    if zero_point is not None:
-        grouped = grouped.to(torch.int16) - zero_point.unsqueeze(-1)
-    return (grouped * scale.to(torch.float32).unsqueeze(-1)).reshape(rows, columns)
+    if zero_point is None:
+        values = codes.to(torch.float32)
+    else:
+        grouped = codes.view(rows, scale.shape[1], -1).to(torch.int16)
+        values = grouped.sub_(zero_point.unsqueeze(-1)).to(torch.float32)
+    values.view(rows, scale.shape[1], -1).mul_(scale.to(torch.float32).unsqueeze(-1))
+    return values.view(rows, columns)

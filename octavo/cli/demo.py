@@ -79,7 +79,20 @@ def _quantize(output: Path) -> dict[str, Any]:
         raise InvalidField("output", str(output), "exists but holds no measured checkpoint; name another folder")
     else:
         output.parent.mkdir(parents=True, exist_ok=True)
-        arguments = ("quantize", DEMO_MODEL, "--bits", "4", "--group", "64", "--method", "gptq", "-o", str(output))
+        arguments = (
+            "quantize",
+            DEMO_MODEL,
+            "--bits",
+            "4",
+            "--group",
+            "64",
+            "--method",
+            "gptq",
+            "-o",
+            str(output),
+            "--eval-windows",
+            "2",
+        )
         _octavo(*arguments)
     found: dict[str, Any] = json.loads(report.read_text())
     return found

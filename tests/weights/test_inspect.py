@@ -37,7 +37,7 @@ def test_quantized_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert report["num_weights"] == sum(parameter.numel() for parameter in quantized.dense.parameters())
     assert report["architecture"]["tied_embedding"] is True
     assert report["problems"] == []
-    assert report["quality"]["quality"]["perplexity"] == 12.5
+    assert report["quality"]["perplexity"] == 12.5
     by_storage = {count["storage"]: count for count in report["storage"]}
     assert by_storage["int4 symmetric group 32, pack-quantized"]["num_tensors"] == 21
     assert by_storage["int8 symmetric per channel, int-quantized"]["num_tensors"] == 1

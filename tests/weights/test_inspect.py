@@ -42,7 +42,7 @@ def test_quantized_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert by_storage["int4 symmetric group 32, pack-quantized"]["num_tensors"] == 21
     assert by_storage["int8 symmetric per channel, int-quantized"]["num_tensors"] == 1
     _, shown, _ = octavo(capsys, "inspect", str(quantized.directory))
-    for text in ("LlamaForCausalLM", "quality.perplexity", "12.5", "sane", "int4 symmetric group 32"):
+    for text in ("LlamaForCausalLM", "perplexity", "12.5", "sane", "int4 symmetric group 32"):
         assert text in shown
 
 

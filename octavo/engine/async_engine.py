@@ -175,7 +175,9 @@ class AsyncEngine:
             try:
                 while self._commands:
                     self._commands.popleft()()
-                self._publish(self.engine.step() if self.engine.has_work else [])
+                deltas = self.engine.step() if self.engine.has_work else []
+                self.stats = self.engine.stats  # before the news: who has an answer finds it counted
+                self._publish(deltas)
             except Exception:
                 log.exception("the engine's loop failed; it goes on")
             self.stats = self.engine.stats

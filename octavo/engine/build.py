@@ -21,7 +21,7 @@ from octavo.engine.process_memory import (
     return_free_memory,
 )
 from octavo.engine.scheduler import MAX_SCORED_TOKENS
-from octavo.engine.scratch import scratch_bytes, weight_bytes
+from octavo.engine.scratch import scratch_bytes
 from octavo.models.load import LoadedModel, build_model, open_model_checkpoint
 from octavo.models.registry import read_spec
 from octavo.ops.reference.executor import ReferenceExecutor
@@ -60,7 +60,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     tokenizer = checkpoint.tokenizer()
     checkpoint.close()
     return_free_memory()
-    model_bytes = weight_bytes(model)
+    model_bytes = model.weight_bytes
     plan = plan_memory(
         limit_bytes=config.memory_bytes,
         available_bytes=available_bytes(),

@@ -21,10 +21,6 @@ from octavo.text.stop_strings import StopChecker
 if TYPE_CHECKING:
     from octavo.text.tokenizer import Tokenizer
 
-#: Prompt tokens the detokenizer sees first, so that an answer's first word keeps its space: a character has at most
-#: four bytes.
-_TAIL_TOKENS = 4
-
 
 class TextStream:
     """Tokens -> text that is ready to be shown: whole characters only, nothing that may become a stop string.
@@ -34,8 +30,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         params = request.sampling
-        tail = request.prompt_token_ids[-_TAIL_TOKENS:]
-        self._detokenizer = IncrementalDetokenizer(tokenizer, params.skip_special_tokens, tail)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, params.skip_special_tokens, request.prompt_token_ids)
         self._stops = StopChecker(list(params.stop_strings), params.include_stop_str_in_output)
         self._unchecked_tokens = params.min_tokens
 

@@ -19,16 +19,6 @@ _FLOAT = 4
 _ALLOCATOR_BYTES = 64 << 20
 
 
-def weight_bytes(model: DecoderModel) -> int:
-    """Bytes of all weights as they lie in memory; a tied head counts once."""
-    tensors: dict[int, int] = {}
-    for weight in _weights(model):
-        if weight is not None:
-            identity = id(weight) if isinstance(weight, PackedTensor) else weight.data_ptr()
-            tensors[identity] = weight.num_bytes if isinstance(weight, PackedTensor) else weight.nbytes
-    return sum(tensors.values())
-
-
 def scratch_bytes(model: DecoderModel, max_num_tokens: int, max_num_seqs: int, max_logit_rows: int) -> int:
     """The most a step's temporaries take at one time: the worst layer, or the head and the sampler after it."""
     spec = model.spec
@@ -52,15 +42,3 @@ def _linears(model: DecoderModel) -> Iterator[Linear]:
     for layer in model.layers:
         yield from layer.linears()
     yield model.head
-
-
-def _weights(model: DecoderModel) -> Iterator[torch.Tensor | PackedTensor | None]:
-    yield model.embedding.weight
-    yield model.final_norm.weight
-    for linear in _linears(model):
-        yield linear.weight
-        yield linear.bias
-    for layer in model.layers:
-        norms = (layer.input_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
-        for norm in (*norms, layer.attention_output_norm, layer.mlp_output_norm):
-            yield None if norm is None else norm.weight

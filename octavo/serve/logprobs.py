@@ -20,9 +20,6 @@ from octavo.text.tokenizer import Tokenizer
 #: JSON has no minus infinity; this is what vLLM writes for a token that can not be chosen.
 LOWEST_LOGPROB = -9999.0
 
-#: Enough to hold a character that the prompt began; the engine decodes its answers behind as many.
-_NUM_TAIL_TOKENS = 4
-
 
 @dataclass(slots=True)
 class ShownToken:
@@ -47,7 +44,7 @@ class ShownTokens:
     ) -> None:
         self._tokenizer = tokenizer
         self._holds_back = bool(sampling.stop_strings)
-        self._detokenizer = IncrementalDetokenizer(tokenizer, sampling.skip_special_tokens, prompt[-_NUM_TAIL_TOKENS:])
+        self._detokenizer = IncrementalDetokenizer(tokenizer, sampling.skip_special_tokens, prompt)
         self._skips_special = sampling.skip_special_tokens
         self._decoded = self._shown = first_offset
         self._waiting: list[ShownToken] = []

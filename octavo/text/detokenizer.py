@@ -10,21 +10,24 @@ from octavo.text.token_decoder import TextAssembler
 if TYPE_CHECKING:
     from octavo.text.tokenizer import Tokenizer
 
+#: Tokens of the prompt that matter to what follows: a character has at most four bytes, so four tokens.
+_PROMPT_TAIL_TOKENS = 4
+
 
 class IncrementalDetokenizer:
     """Turns ids into text one by one; all deltas and the flush joined equal `tokenizer.decode(ids)`.
 
-    `prompt_tail` are ids that stand before the first pushed one (the prompt's end): then the text is a continuation,
-    its first word keeps its space, and a character that the tail began is finished here. Every push is constant work
+    `prompt` are the ids that stand before the first pushed one: then the text is a continuation, its first word keeps
+    its space, and a character that the prompt began is finished here. Every push is constant work
     and holds at most three bytes back. One detokenizer serves one sequence.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, prompt_tail: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, prompt: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._hidden_ids = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._assembler = TextAssembler(tokenizer.decoder)
         self._at_start = True
-        for token in prompt_tail:
+        for token in prompt[-_PROMPT_TAIL_TOKENS:]:
             self.push(token)
 
     def push(self, token_id: int) -> str:

@@ -86,15 +86,15 @@ def test_joined_deltas_equal_decode(tokenizer: Tokenizer, data: st.DataObject, s
 
 def test_text_after_a_prompt_keeps_its_first_space(stories_tokenizer: Tokenizer) -> None:
     ids = stories_tokenizer.encode("Once upon a time", add_special_tokens=True)
-    assert "".join(stream(stories_tokenizer, ids[3:], prompt_tail=ids[:3])) == stories_tokenizer.decode(
-        ids
-    ).removeprefix(stories_tokenizer.decode(ids[:3]))
+    assert "".join(stream(stories_tokenizer, ids[3:], prompt=ids[:3])) == stories_tokenizer.decode(ids).removeprefix(
+        stories_tokenizer.decode(ids[:3])
+    )
     assert "".join(stream(stories_tokenizer, ids)) == "Once upon a time"
 
 
 def test_a_character_begun_in_the_prompt_is_finished(byte_tokenizer: Tokenizer) -> None:
     ids = byte_tokenizer.encode("🎈")
-    assert stream(byte_tokenizer, ids[2:], prompt_tail=ids[:2])[-2] == "🎈"
+    assert stream(byte_tokenizer, ids[2:], prompt=ids[:2])[-2] == "🎈"
 
 
 def test_special_tokens_are_left_out_or_shown(byte_tokenizer: Tokenizer) -> None:

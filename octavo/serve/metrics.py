@@ -109,7 +109,7 @@ class _EngineCollector(Collector):
                 stats.num_failed_steps,
             ),
             ("octavo_preemptions", "Times a sequence gave its blocks back.", stats.num_preemptions),
-            ("octavo_prompt_tokens", "Prompt tokens of admitted requests.", stats.num_prompt_tokens),
+            ("octavo_prompt_tokens", "Prompt tokens of requests that ended.", stats.num_prompt_tokens),
             ("octavo_generation_tokens", "Tokens generated.", stats.num_generation_tokens),
         ):
             yield CounterMetricFamily(name, help_text, value=value)

@@ -19,14 +19,6 @@ def available_bytes() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def peak_resident_bytes() -> int:
-    """The most bytes of physical memory this process ever held."""
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def return_free_memory() -> None:
     """Collect garbage and give the allocator's free pages back (glibc keeps them otherwise)."""
     gc.collect()

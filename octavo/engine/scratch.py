@@ -14,8 +14,8 @@ from octavo.ops.reference.attention_plan import KEY_TILE
 from octavo.ops.reference.ops import MAX_DECODED_WEIGHTS
 
 _FLOAT = 4
-#: What the allocator, torch's and MKL's buffers and thread stacks keep beyond the tensors themselves. Measured: about
-#: 75 MiB with SmolLM2-135M at 4 bits through 20 streams.
+#: What the allocator, torch's and MKL's buffers and thread stacks keep beyond the tensors themselves. SmolLM2-135M at
+#: 4 bits went 16 MiB over a plan that allowed 64, through 20 streams; the rest is room to spare.
 _ALLOCATOR_BYTES = 112 << 20
 
 

@@ -48,10 +48,6 @@ class RadixTree:
         self._tick = 0
         self._idle_leaves: list[tuple[int, Node]] = []  # heap of (idle_since, node); stale once idle_since differs
 
-    @property
-    def num_nodes(self) -> int:
-        return self._num_nodes
-
     def node_of(self, block: int) -> Node | None:
         """The node whose block or duplicate this is."""
         return self._node_of_block.get(block)

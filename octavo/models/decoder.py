@@ -42,10 +42,6 @@ class DecoderLayer:
             for role in group:
                 yield getattr(self, role)
 
-    def linear_groups(self) -> list[list[Linear]]:
-        """The linears by shared input, in the order they run: [q, k, v], [o], [gate, up], [down]."""
-        return [[getattr(self, role) for role in group] for group in LINEAR_GROUPS]
-
     def replace_linear(self, new: Linear) -> None:
         """Put `new` in the place of the linear of the same name and shape. Raises `InvalidField`."""
         for group in LINEAR_GROUPS:

@@ -93,8 +93,3 @@ class ModelSpec:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
-
-    @property
-    def kv_values_per_token(self) -> int:
-        """Numbers that one token leaves in the KV memory, keys and values of all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim

@@ -171,7 +171,7 @@ def _chat_turns(tokenizer: Tokenizer, messages: list[dict[str, Any]], number: in
     for count in range(1, len(messages)):
         try:
             part = template.render(messages[:count], add_generation_prompt=False)
-        except Exception:  # a template may refuse half a chat: then there is no cut here
+        except InvalidField:  # a template may refuse half a chat: then there is no cut here
             continue
         if whole.startswith(part) and len(part) > cuts[-1]:
             cuts.append(len(part))

@@ -92,15 +92,6 @@ class QuantizationReport:
         return "\n".join([*lines, *(f"note: {note}" for note in (*self.caveats, *self.notes))])
 
 
-def read_report(directory: Path) -> dict[str, Any] | None:
-    """The report beside a checkpoint, None where there is none."""
-    try:
-        report: dict[str, Any] = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return report
-
-
 def versions() -> dict[str, str]:
     return {"octavo": octavo.__version__, "torch": torch.__version__, "python": platform.python_version()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -59,10 +59,6 @@ class Batch:
             return pad(keys, (0, 0, 0, 0, 0, 1)), pad(values, (0, 0, 0, 0, 0, 1))
         self.storage.write(layer, self.row_slots, keys, values)
         return self.storage.layer(layer)
-
-    def with_logit_rows(self, rows: Sequence[int] | Tensor) -> Batch:
-        """The same batch, asking for the logits of other rows (evaluation takes them in pieces)."""
-        return replace(self, logit_rows=torch.as_tensor(rows, dtype=torch.int64))
 
 
 def paged_batch(step: Step, storage: KVStorage) -> Batch:

@@ -57,6 +57,36 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class GatedMlp:
+    """down(activation(gate(x)) * up(x)): three linears, `gate` and `up` of one shape."""
+
+    gate: Linear
+    up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A layer's mixture of experts: a router and MLPs of one shape, of which each row uses a few.
+
+    `name` is the checkpoint's module name. `router` `[experts, hidden]` has no bias and is never quantized.
+    `experts_per_token` is at most the number of `mlps`, which stand in the order of their ids. `renormalize` divides
+    the chosen probabilities by their sum. `Ops.experts` says what is computed.
+    """
+
+    name: str
+    router: Linear
+    mlps: tuple[GatedMlp, ...]
+    experts_per_token: int
+    renormalize: bool
+    activation: Activation
+
+    @property
+    def num_experts(self) -> int:
+        return len(self.mlps)
+
+
+@dataclass(frozen=True, slots=True)
 class Embedding:
     """Token rows `[vocabulary, hidden]`, dense or packed, times `multiplier` (Gemma: sqrt(hidden))."""
 
@@ -131,6 +161,23 @@ class Ops(ABC):
     @abstractmethod
     def gated(self, gate: X, up: X, activation: Activation) -> X:
         """activation(gate) * up, `[rows, features]`."""
+
+    @abstractmethod
+    def experts(self, x: X, experts: Experts) -> X:
+        """A sparse mixture of gated MLPs (Shazeer et al. 2017; Mixtral, Jiang et al. 2024, section 2.1).
+
+        `[rows, hidden]` -> same. Every row by itself, in float32:
+        1. logits = x @ router.T, `[experts]`; probabilities = softmax(logits) over all experts.
+        2. The `experts_per_token` experts of the largest logits are chosen; equal logits: the lowest id first.
+        3. From here on the chosen ones stand in ascending order of id: e_1 < e_2 < ... < e_k.
+        4. weight_i = probability of e_i; with `renormalize` divided by ((weight_1 + weight_2) + ...) + weight_k.
+        5. y_i = mlps[e_i].down(activation(mlps[e_i].gate(x)) * mlps[e_i].up(x)), `[hidden]`.
+        6. y = ((weight_1 * y_1 + weight_2 * y_2) + ...) + weight_k * y_k, left to right.
+
+        Rows may be grouped by expert for speed, if no row's bits depend on which others share its expert: visiting
+        experts by ascending id and adding each one's result to its rows gives the order of 6. Choosing by logits
+        instead of probabilities (softmax keeps their order) makes the choice independent of how `exp` rounds. The
+        router's product must be as exact as the executor can: its rounding decides which experts run."""
 
     @abstractmethod
     def logits(self, x: X, head: Linear, softcap: float | None, batch: Any) -> X:

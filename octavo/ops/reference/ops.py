@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from octavo.numerics.packed_tensor import PackedTensor
-from octavo.ops.base import Activation, Attention, Embedding, Linear, Norm, Ops, Rope
+from octavo.ops.base import Activation, Attention, Embedding, Experts, GatedMlp, Linear, Norm, Ops, Rope
 from octavo.ops.reference.attention import attend
 from octavo.ops.reference.batch import Batch
+from octavo.ops.reference.routing import Routing, route
 from octavo.ops.reference.tiles import RowTiles
 
 #: Weights turned into float32 at a time: 4 MiB stay near the processor (16 MiB: twice the time of a packed step). A
@@ -58,6 +59,21 @@ class ReferenceOps(Ops):
     def gated(self, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
         activated = _silu(gate) if activation is Activation.SILU else _gelu_tanh(gate)
         return activated.mul_(up)
+
+    def experts(self, x: Tensor, experts: Experts) -> Tensor:
+        y = torch.zeros_like(x)
+        for expert, rows, weights in self.route(x, experts).groups():
+            y[rows] += self.mlp(x[rows], experts.mlps[expert], experts.activation).mul_(weights)
+        return y
+
+    def route(self, x: Tensor, experts: Experts) -> Routing:
+        """Each row's experts and their weights."""
+        return route(self.linear(x, experts.router), experts.experts_per_token, experts.renormalize)
+
+    def mlp(self, x: Tensor, mlp: GatedMlp, activation: Activation) -> Tensor:
+        """One expert, `[rows, hidden]` -> same."""
+        gate, up = self.linear(x, mlp.gate), self.linear(x, mlp.up)
+        return self.linear(self.gated(gate, up, activation), mlp.down)
 
     def logits(self, x: Tensor, head: Linear, softcap: float | None, batch: Batch) -> Tensor:
         y = self.linear(x[batch.logit_rows], head)

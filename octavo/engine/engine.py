@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -81,14 +81,16 @@ class Engine:
         self._counts = EngineStats(num_blocks=executor.num_blocks)
         self._start_empty()
 
-    def _start_empty(self) -> None:
+    def _start_empty(self, ended_sequences: Iterable[int] = ()) -> None:
         self.cache = KVCache(self.executor.num_blocks, self.executor.block_size, self.prefix_caching)
-        self.scheduler = Scheduler(self.cache, self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len)
+        self.scheduler = Scheduler(
+            self.cache, self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len, ended_sequences
+        )
 
     def _start_anew(self) -> None:
         """After the bookkeeping of memory failed: an empty cache and scheduler; the counters keep their sums."""
         self._counts = self.stats
-        self._start_empty()
+        self._start_empty(self.scheduler.abandon())
 
     # -- requests ------------------------------------------------------------------------------------------------
 

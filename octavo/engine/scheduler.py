@@ -67,10 +67,19 @@ class Scheduler:
       the prefix cache until they are needed, so recomputing is often cheap.
     * A running sequence is never preempted for a waiting one.
 
+    `ended_sequences` are ids whose tables another scheduler of the same executor had open.
+
     Owns: the two queues. Does not own: blocks (`KVCache`), the choice of tokens (`Sampler`), when to stop (engine).
     """
 
-    def __init__(self, cache: KVCache, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        ended_sequences: Iterable[int] = (),
+    ) -> None:
         _at_least_one("max_num_seqs", max_num_seqs)
         _at_least_one("max_num_batched_tokens", max_num_batched_tokens)
         _at_least_one("max_model_len", max_model_len)
@@ -81,6 +90,7 @@ class Scheduler:
         self.num_preemptions = 0
         self._running: dict[int, Sequence] = {}
         self._waiting: list[Sequence] = []  # sorted by order
+        self._ended = list(ended_sequences)  # told to the executor with the next step
         self._refused: tuple[int, int] | None = None  # (sequence id, blocks then available) of a failed admission
 
     @property
@@ -124,7 +134,12 @@ class Scheduler:
         chunks = [
             self._chunk(sequence, count) for sequence, count in zip(sequences, plan.num_tokens.values(), strict=True)
         ]
-        return Scheduled(Step(chunks, self.cache.take_copies()), sequences)
+        ended, self._ended = self._ended, []
+        return Scheduled(Step(chunks, self.cache.take_copies(), ended), sequences)
+
+    def abandon(self) -> list[int]:
+        """Every id the executor may know of, ended or not; the scheduler is of no use afterwards."""
+        return [*self._ended, *self._running]
 
     def advance(self, scheduled: Scheduled) -> None:
         """The step has been executed: its tokens are computed. Sequences removed in the meantime are passed over."""
@@ -152,7 +167,7 @@ class Scheduler:
     def remove(self, sequence: Sequence) -> None:
         """The sequence has ended or was aborted: its blocks are free at once. Unknown sequences are passed over."""
         if self._running.pop(sequence.sequence_id, None) is not None:
-            self.cache.close(sequence.sequence_id)
+            self._close(sequence)
             return
         position = bisect_left(self._waiting, sequence.order, key=_by_order)
         if position < len(self._waiting) and self._waiting[position] is sequence:
@@ -207,11 +222,15 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         del self._running[sequence.sequence_id]
-        self.cache.close(sequence.sequence_id)
+        self._close(sequence)
         sequence.num_computed_tokens = 0
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         insort(self._waiting, sequence, key=_by_order)  # before all of its priority that never ran
+
+    def _close(self, sequence: Sequence) -> None:
+        self.cache.close(sequence.sequence_id)
+        self._ended.append(sequence.sequence_id)
 
     def _admit(self, sequence: Sequence) -> bool:
         """Open the sequence with its cached prefix and blocks for all its known tokens, or leave no trace."""

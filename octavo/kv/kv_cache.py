@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.core.block_table import BlockTable
 from octavo.kv.block_pool import BlockPool
 from octavo.kv.errors import KVCorruption
 from octavo.kv.radix_tree import Node, RadixTree
@@ -15,7 +16,7 @@ from octavo.kv.radix_tree import Node, RadixTree
 class _OpenSequence:
     """What the cache knows of a sequence: its table, how far it is computed, and its place in the radix tree."""
 
-    blocks: list[int]
+    table: BlockTable
     num_tokens: int  # computed (committed) tokens
     num_indexed_blocks: int  # leading full blocks that have a node
     node: Node  # of the last of them
@@ -91,7 +92,7 @@ class KVCache:
             self._tree.mark_used(node)
         num_hit_tokens = len(nodes) * self.block_size
         self._sequences[sequence_id] = _OpenSequence(
-            blocks=[node.block for node in nodes],
+            table=BlockTable(node.block for node in nodes),
             num_tokens=num_hit_tokens,
             num_indexed_blocks=len(nodes),
             node=nodes[-1] if nodes else self._tree.root,
@@ -106,7 +107,7 @@ class KVCache:
         shared with a fork, the sequence gets its own one and `take_copies` will name the pair.
         """
         sequence = self._sequences[sequence_id]
-        num_new = max(self.num_blocks_for(num_tokens) - len(sequence.blocks), 0)
+        num_new = max(self.num_blocks_for(num_tokens) - len(sequence.table), 0)
         must_copy = num_tokens > sequence.num_tokens and self._shares_partial_block(sequence)
         if not num_new and not must_copy:
             return True
@@ -114,7 +115,7 @@ class KVCache:
             return False
         if must_copy:
             self._unshare_partial_block(sequence)
-        sequence.blocks.extend([self._allocate() for _ in range(num_new)])
+        sequence.table.extend([self._allocate() for _ in range(num_new)])
         return True
 
     def commit(self, sequence_id: int, tokens: Sequence[int], num_tokens: int | None = None) -> None:
@@ -125,7 +126,7 @@ class KVCache:
         """
         num_tokens = len(tokens) if num_tokens is None else num_tokens
         sequence = self._sequences[sequence_id]
-        if num_tokens > len(sequence.blocks) * self.block_size:
+        if num_tokens > len(sequence.table) * self.block_size:
             raise ValueError(f"commit: sequence {sequence_id} has reserved less than {num_tokens} tokens")
         if num_tokens <= sequence.num_tokens:
             return
@@ -136,28 +137,28 @@ class KVCache:
         if self.prefix_caching:
             for index in range(sequence.num_indexed_blocks, num_tokens // self.block_size):
                 key = tuple(tokens[index * self.block_size : (index + 1) * self.block_size])
-                sequence.node = self._index(sequence.node, key, sequence.blocks[index])
+                sequence.node = self._index(sequence.node, key, sequence.table.blocks[index])
                 sequence.num_indexed_blocks = index + 1
 
     def fork(self, parent_id: int, child_id: int) -> None:
         """The child shares every computed token of the parent; blocks reserved beyond them stay the parent's."""
         self._must_be_new(child_id)
         parent = self._sequences[parent_id]
-        blocks = parent.blocks[: self.num_blocks_for(parent.num_tokens)]
+        blocks = parent.table.blocks[: self.num_blocks_for(parent.num_tokens)]
         for block in blocks:
             self._pool.retain(block)
         self._sequences[child_id] = _OpenSequence(
-            blocks, parent.num_tokens, parent.num_indexed_blocks, parent.node, lookup=None
+            BlockTable(blocks), parent.num_tokens, parent.num_indexed_blocks, parent.node, lookup=None
         )
 
     def close(self, sequence_id: int) -> None:
         """Forget the sequence. Its full blocks stay cached until evicted, all others are free at once."""
-        for block in reversed(self._sequences.pop(sequence_id).blocks):
+        for block in reversed(self._sequences.pop(sequence_id).table.blocks):
             self._release(block)
 
-    def block_table(self, sequence_id: int) -> list[int]:
-        """A copy: `table[p // block_size]` holds position `p`."""
-        return self._sequences[sequence_id].blocks.copy()
+    def block_table(self, sequence_id: int) -> BlockTable:
+        """The living table, to be read only: `table[p // block_size]` holds position `p`."""
+        return self._sequences[sequence_id].table
 
     def take_copies(self) -> list[tuple[int, int]]:
         """`(source, target)` block pairs to be copied before anything is computed; cleared by the call.
@@ -187,7 +188,7 @@ class KVCache:
         """
         self._pool.check()
         self._tree.check()
-        holders = Counter(block for sequence in self._sequences.values() for block in sequence.blocks)
+        holders = Counter(block for sequence in self._sequences.values() for block in sequence.table)
         in_tables = set(holders)
         holders.update(self._num_copies_from)
         holders.update(node.block for node in self._tree.nodes())
@@ -199,7 +200,7 @@ class KVCache:
             if bool(node.idle_since) != (holders[node.block] == 1) or not node.duplicates <= in_tables:
                 raise KVCorruption(f"block {node.block}: idle mark or duplicates {node.duplicates} are wrong")
         for sequence_id, sequence in self._sequences.items():
-            if self.num_blocks_for(sequence.num_tokens) > len(sequence.blocks):
+            if self.num_blocks_for(sequence.num_tokens) > len(sequence.table):
                 raise KVCorruption(f"sequence {sequence_id}: table is shorter than its {sequence.num_tokens} tokens")
 
     def _must_be_new(self, sequence_id: int) -> None:
@@ -262,18 +263,18 @@ class KVCache:
         """Whether the block that holds the next position has tokens in it and another table refers to it too."""
         if sequence.num_tokens % self.block_size == 0:
             return False
-        block = sequence.blocks[sequence.num_tokens // self.block_size]
+        block = sequence.table.blocks[sequence.num_tokens // self.block_size]
         # A pending copy reads the block before this step writes to it, so it does not count.
         return self._pool.reference_count(block) - self._num_copies_from[block] > 1
 
     def _unshare_partial_block(self, sequence: _OpenSequence) -> None:
         index = sequence.num_tokens // self.block_size
-        shared, own = sequence.blocks[index], self._allocate()
+        shared, own = sequence.table.blocks[index], self._allocate()
         source = self._copy_source.get(shared, shared)  # not copied itself yet: read where it will be read from
         self._pool.retain(source)  # so that the contents survive until the copy is made
         self._num_copies_from[source] += 1
         self._copy_source[own] = source
-        sequence.blocks[index] = own
+        sequence.table.replace(index, own)
         self._release(shared)
 
     def _release_copy_source(self, source: int) -> None:

@@ -16,7 +16,7 @@ import pytest
 from octavo.core.errors import CapacityError
 from octavo.core.request import Request
 from octavo.core.sampling_params import SamplingParams
-from octavo.core.step import Chunk
+from octavo.core.step import Chunk, Step
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.sequence import Sequence
 from octavo.kv.kv_cache import KVCache
@@ -61,6 +61,7 @@ class Simulation:
     finished: dict[int, Sequence] = field(default_factory=dict)
     live: dict[int, Sequence] = field(default_factory=dict)
     prompt_rows: dict[int, set[int]] = field(default_factory=dict)
+    tables: dict[int, tuple[int, list[int]]] = field(default_factory=dict)  # the executor's copies, with their epoch
     num_steps: int = 0
 
     def __post_init__(self) -> None:
@@ -81,6 +82,7 @@ class Simulation:
             return False
         self.num_steps += 1
         self.check_step(scheduled.step.num_tokens)
+        self.follow_tables(scheduled.step)
         self.store.copy(scheduled.step.block_copies)
         rows = [self.execute(chunk) for chunk in scheduled.step.chunks]
         self.scheduler.advance(scheduled)
@@ -96,6 +98,19 @@ class Simulation:
         assert scheduler.num_running <= scheduler.max_num_seqs
         assert scheduler.num_running + scheduler.num_waiting == len(self.live)
         scheduler.cache.check()
+
+    def follow_tables(self, step: Step) -> None:
+        """As an executor does that keeps copies of tables: nothing wrong, nothing left behind."""
+        for sequence_id in step.ended_sequences:
+            self.tables.pop(sequence_id, None)
+        for chunk in step.chunks:
+            table = chunk.block_table
+            epoch, kept = self.tables.get(chunk.sequence_id, (0, []))
+            kept = kept if epoch == table.epoch else []
+            kept += table.blocks[len(kept) :]
+            self.tables[chunk.sequence_id] = table.epoch, kept
+            assert kept == table.blocks
+        assert len(self.tables) <= self.scheduler.num_running
 
     def execute(self, chunk: Chunk) -> tuple[int, ...]:
         """Compute the chunk; returns all tokens the last row can see, as found through the table."""

@@ -38,6 +38,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.open_sequences: dict[int, Model] = {}
         self.planned: dict[int, int] = {}  # sequence id -> tokens that will be computed after the next step
         self.copies_may_be_pending = False
+        self.copies: dict[int, list[int]] = {}  # what a reader keeps of each table, by epoch
         self.next_id = 0
 
     def new_id(self) -> int:
@@ -75,9 +76,13 @@ class KVCacheMachine(RuleBasedStateMachine):
         self.reserve(sequence_id, max(len(model.tokens) - num_left, model.num_computed))
         self.maybe_compute(data)
 
+    def state(self, sequence_id: int) -> tuple[list[int], int, int]:
+        table = self.cache.block_table(sequence_id)
+        return list(table), self.cache.num_free_blocks, self.cache.num_cached_blocks
+
     def reserve(self, sequence_id: int, num_tokens: int) -> None:
         cache = self.cache
-        before = (cache.block_table(sequence_id), cache.num_free_blocks, cache.num_cached_blocks)
+        before = self.state(sequence_id)
         num_missing = max(cache.num_blocks_for(num_tokens) - len(before[0]), 0)
         if cache.reserve(sequence_id, num_tokens):
             assert len(cache.block_table(sequence_id)) * cache.block_size >= num_tokens
@@ -85,7 +90,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             self.planned[sequence_id] = num_tokens
             self.copies_may_be_pending = True
             return
-        assert before == (cache.block_table(sequence_id), cache.num_free_blocks, cache.num_cached_blocks)
+        assert before == self.state(sequence_id)
         assert num_missing + 1 > cache.num_free_blocks + cache.num_cached_blocks, "refused although there was room"
 
     def maybe_compute(self, data: st.DataObject) -> None:
@@ -179,6 +184,15 @@ class KVCacheMachine(RuleBasedStateMachine):
         for sequence_id, model in self.open_sequences.items():
             held = self.store.read(self.cache.block_table(sequence_id), model.num_computed)
             assert list(held) == model.tokens[: model.num_computed]
+
+    @invariant()
+    def tables_only_grow_within_an_epoch(self) -> None:
+        """A reader that appends what is new while the epoch stays never has a wrong copy."""
+        for sequence_id in getattr(self, "open_sequences", ()):
+            table = self.cache.block_table(sequence_id)
+            kept = self.copies.setdefault(table.epoch, [])
+            kept.extend(table.blocks[len(kept) :])
+            assert kept == table.blocks
 
     def teardown(self) -> None:
         if not hasattr(self, "cache"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from octavo.core.block_table import BlockTable
 from octavo.core.step import Chunk, Step
 from octavo.models.decoder import DecoderModel
 from octavo.models.load import load_model
@@ -20,7 +21,7 @@ from tests.checkpoints import FAMILIES, make_tiny
 TOLERANCE = 1e-4
 TOKENS = torch.randint(3, 288, (70,), generator=torch.Generator().manual_seed(5)).tolist()
 #: Blocks out of order, so that a position's place is not its number.
-BLOCK_TABLE = [7, 3, 12, 0, 9]
+BLOCK_TABLE = BlockTable([7, 3, 12, 0, 9])
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "rope_theta": 5e5, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from octavo.core.errors import OctavoError
+from octavo.core.block_table import BlockTable
 from octavo.core.step import Chunk, Step
 from octavo.models.load import LoadedModel, load_model
 from octavo.ops.reference.batch import whole_prompts
@@ -59,7 +60,7 @@ def test_logits_on_real_text(name: str) -> None:
     assert (ours - expected).abs().max() < 1e-4 * max(1.0, float(scale))
     assert torch.equal(ours.argmax(-1), expected.argmax(-1))
     executor = ReferenceExecutor(loaded.model, num_blocks=40, block_size=16)
-    table = list(range(40))[::-1]
+    table = BlockTable(reversed(range(40)))
     rows = [executor.execute(Step([Chunk(0, tokens[:632], 0, table, [631])]))]
     rows += [executor.execute(Step([Chunk(0, [tokens[p]], p, table, [0])])) for p in range(632, 640)]
     assert torch.equal(torch.cat(rows), ours[-9:])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from octavo.core.block_table import BlockTable
 from octavo.core.step import Chunk, Step
 from octavo.models.decoder import DecoderModel
 from octavo.models.load import load_model
@@ -93,7 +94,7 @@ class Paged:
         self.random.shuffle(order)
         for i in order:
             tokens = sequences[i][done[i] : done[i] + self.random.randint(1, largest)]
-            yield Chunk(i, tokens, done[i], tables[i], list(range(len(tokens))))
+            yield Chunk(i, tokens, done[i], BlockTable(tables[i]), list(range(len(tokens))))
 
 
 def alone(model: DecoderModel, tokens: list[int]) -> Tensor:
@@ -122,7 +123,8 @@ def test_cached_prefix_and_copied_block(model: DecoderModel) -> None:
     paged.run([tokens[:40]], 300, table=first_table)
     copied = paged.free.pop()
     own_table = [*first_table[:2], copied, *paged.table(len(tokens) - 48)]
-    step = Step([Chunk(0, tokens[40:50], 40, own_table, list(range(10)))], block_copies=[(first_table[2], copied)])
+    chunk = Chunk(0, tokens[40:50], 40, BlockTable(own_table), list(range(10)))
+    step = Step([chunk], block_copies=[(first_table[2], copied)])
     logits = torch.cat([paged.executor.execute(step), paged.run([tokens], 20, start=50, table=own_table)])
     assert torch.equal(logits, alone(model, tokens)[40:])
 
@@ -130,5 +132,5 @@ def test_cached_prefix_and_copied_block(model: DecoderModel) -> None:
 def test_requested_rows_only(model: DecoderModel) -> None:
     tokens = prompts(3)[2]
     paged = Paged(model, 5)
-    logits = paged.executor.execute(Step([Chunk(0, tokens, 0, paged.table(len(tokens)), [4, 32])]))
+    logits = paged.executor.execute(Step([Chunk(0, tokens, 0, BlockTable(paged.table(len(tokens))), [4, 32])]))
     assert torch.equal(logits, alone(model, tokens)[[4, 32]])

@@ -119,7 +119,7 @@ def make_rotation(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
 def _slots_of(chunk: Chunk, block_size: int) -> Tensor:
     """Slots of positions `[0, start + tokens)`."""
     length = chunk.start + len(chunk.tokens)
-    blocks = torch.tensor(chunk.block_table[: -(-length // block_size)], dtype=torch.int64)
+    blocks = torch.tensor(chunk.block_table.blocks[: -(-length // block_size)], dtype=torch.int64)
     return (blocks[:, None] * block_size + torch.arange(block_size)).flatten()[:length]
 
 

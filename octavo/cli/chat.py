@@ -12,9 +12,13 @@ import typer
 
 from octavo.cli.engine_options import (
     DtypeOption,
+    ExecutorOption,
+    IsaOption,
+    KvDtypeOption,
     MaxModelLenOption,
     MemoryOption,
     ModelArgument,
+    ThreadsOption,
     build_with_progress,
 )
 from octavo.core.errors import InvalidField, OctavoError
@@ -38,6 +42,10 @@ def run(
     memory: MemoryOption = None,
     max_model_len: MaxModelLenOption = None,
     dtype: DtypeOption = "float32",
+    executor: ExecutorOption = "auto",
+    threads: ThreadsOption = None,
+    kv_dtype: KvDtypeOption = "auto",
+    isa: IsaOption = None,
 ) -> None:
     """Talk to a model. Every turn sees the whole conversation; its blocks are reused. Turns may be piped in, a line
     each."""
@@ -45,7 +53,10 @@ def run(
     from octavo.engine import EngineConfig
 
     params = SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens, seed=seed)
-    config = EngineConfig(model, dtype=dtype, memory=memory, max_model_len=max_model_len, max_num_seqs=1)
+    config = EngineConfig(
+        model, dtype=dtype, memory=memory, max_model_len=max_model_len, max_num_seqs=1,
+        executor=executor, threads=threads, kv_dtype=kv_dtype, isa=isa,
+    )  # fmt: skip
     conversation = Conversation(build_with_progress(config).engine, params, system)
     _talk(conversation, sys.stdin.isatty())
 

@@ -21,7 +21,17 @@ MaxModelLenOption = Annotated[
     int | None,
     typer.Option(help="Longest prompt and answer together, in tokens (unset: what the model was trained on)."),
 ]
-DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16, for dense weights and the KV blocks.")]
+DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16, for dense weights.")]
+KvDtypeOption = Annotated[
+    str, typer.Option(help="auto, float32, bfloat16 or int8, for the KV blocks (auto: the executor's own choice).")
+]
+ExecutorOption = Annotated[
+    str, typer.Option(help="auto, native or reference (auto: native where it can run the model).")
+]
+ThreadsOption = Annotated[int | None, typer.Option(help="Threads of the executor (unset: one a usable core).")]
+IsaOption = Annotated[
+    str | None, typer.Option(help="Force an instruction set of the native executor; `octavo doctor` lists them.")
+]
 
 
 def build_with_progress(config: EngineConfig) -> BuiltEngine:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.engine_options import DtypeOption, MaxModelLenOption, MemoryOption, ModelArgument
+from octavo.cli.engine_options import (
+    DtypeOption,
+    ExecutorOption,
+    IsaOption,
+    KvDtypeOption,
+    MaxModelLenOption,
+    MemoryOption,
+    ModelArgument,
+    ThreadsOption,
+)
 from octavo.core.errors import InvalidField
 
 if TYPE_CHECKING:
@@ -35,6 +44,10 @@ def run(
     memory: MemoryOption = None,
     max_model_len: MaxModelLenOption = None,
     dtype: DtypeOption = "float32",
+    executor: ExecutorOption = "auto",
+    threads: ThreadsOption = None,
+    kv_dtype: KvDtypeOption = "auto",
+    isa: IsaOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Continue prompts and print the answers."""
@@ -48,7 +61,10 @@ def run(
         n=n, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=stop, ignore_eos=ignore_eos,
         max_tokens=max_tokens, logprobs=logprobs,
     )  # fmt: skip
-    llm = LLM(model, memory=memory, max_model_len=max_model_len, dtype=dtype)
+    llm = LLM(
+        model, memory=memory, max_model_len=max_model_len, dtype=dtype, executor=executor, threads=threads,
+        kv_dtype=kv_dtype, isa=isa,
+    )  # fmt: skip
     watched = sys.stderr.isatty() and len(prompts) > 1
     if chat:
         results = llm.chat([[{"role": "user", "content": text}] for text in prompts], params, use_tqdm=watched)

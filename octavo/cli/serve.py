@@ -11,9 +11,13 @@ import typer
 
 from octavo.cli.engine_options import (
     DtypeOption,
+    ExecutorOption,
+    IsaOption,
+    KvDtypeOption,
     MaxModelLenOption,
     MemoryOption,
     ModelArgument,
+    ThreadsOption,
     build_with_progress,
 )
 from octavo.core.errors import InvalidField
@@ -31,6 +35,10 @@ def run(
     max_model_len: MaxModelLenOption = None,
     max_num_seqs: Annotated[int, typer.Option(help="Most sequences in one step.")] = 32,
     dtype: DtypeOption = "float32",
+    executor: ExecutorOption = "auto",
+    threads: ThreadsOption = None,
+    kv_dtype: KvDtypeOption = "auto",
+    isa: IsaOption = None,
     served_model_name: Annotated[
         str | None, typer.Option(help="The name clients use (unset: the model's own).")
     ] = None,
@@ -48,10 +56,12 @@ def run(
     listening = bind(host, port)
     if api_key is None and not is_loopback(listening):
         _say(f"warning: {host} can be reached from other machines and no --api-key is set: anyone may use the model")
-    built = build_with_progress(
-        EngineConfig(model, dtype=dtype, memory=memory, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
-    )
-    source = Path(built.loaded.checkpoint.source)
+    config = EngineConfig(
+        model, dtype=dtype, memory=memory, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
+        executor=executor, threads=threads, kv_dtype=kv_dtype, isa=isa,
+    )  # fmt: skip
+    built = build_with_progress(config)
+    source = built.source
     info = ModelInfo(
         served_model_name or _own_name(model), str(source), built.engine.max_model_len, read_quality(source)
     )

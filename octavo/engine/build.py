@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -13,6 +14,7 @@ from octavo.core.errors import CapacityError, InvalidField
 from octavo.core.units import format_bytes
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine import Engine
+from octavo.engine.executors import plan_executor
 from octavo.engine.memory import MemoryPlan, plan_memory
 from octavo.engine.process_memory import (
     available_bytes,
@@ -20,12 +22,8 @@ from octavo.engine.process_memory import (
     resident_bytes,
     return_free_memory,
 )
-from octavo.engine.scheduler import MAX_SCORED_TOKENS
-from octavo.engine.scratch import scratch_bytes
-from octavo.models.load import LoadedModel, build_model, open_model_checkpoint
+from octavo.models.load import build_model, open_model_checkpoint
 from octavo.models.registry import read_spec
-from octavo.ops.reference.executor import ReferenceExecutor
-from octavo.ops.reference.kv_storage import KVStorage
 from octavo.weights.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
@@ -36,11 +34,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """An engine with what it was made of; `plan` is the sum to show."""
+    """An engine with what it was made of: `plan` is the sum to show, `source` the checkpoint's file or directory,
+    `executor` the executor's name. The model as it was loaded is not kept: an executor may have packed it anew."""
 
     engine: Engine
     plan: MemoryPlan
-    loaded: LoadedModel
+    source: Path
+    executor: str
     config: EngineConfig
 
 
@@ -61,27 +61,22 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     checkpoint.close()
     return_free_memory()
     model_bytes = model.weight_bytes
+    planned = plan_executor(model, config)
     plan = plan_memory(
         limit_bytes=config.memory_bytes,
         available_bytes=available_bytes(),
         process_bytes=max(process_bytes, resident_bytes() - model_bytes),
-        weight_bytes=model_bytes,
-        scratch_bytes=scratch_bytes(
-            model,
-            config.max_num_batched_tokens,
-            config.max_num_seqs,
-            config.max_num_seqs + MAX_SCORED_TOKENS,
-        ),
-        block_bytes=KVStorage.bytes_per_block(model.attention_layers, config.block_size, dtype),
+        weight_bytes=planned.plan.weight_bytes,
+        scratch_bytes=planned.plan.scratch_bytes,
+        block_bytes=planned.plan.block_bytes,
         block_size=config.block_size,
         trained_model_len=spec.max_position_embeddings,
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
     )
     log.info("memory plan\n%s", plan)
-    executor = ReferenceExecutor(model, plan.num_blocks, plan.block_size, dtype)
     engine = Engine(
-        executor,
+        planned.make(plan.num_blocks),
         tokenizer,
         spec.vocab_size,
         max_model_len=plan.max_model_len,
@@ -89,7 +84,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
         max_num_batched_tokens=config.max_num_batched_tokens,
         prefix_caching=config.prefix_caching,
     )
-    return BuiltEngine(engine, plan, LoadedModel(model, spec, tokenizer, checkpoint), config)
+    return BuiltEngine(engine, plan, Path(checkpoint.source), planned.name, config)
 
 
 def _check_length(max_model_len: int | None, trained: int) -> None:

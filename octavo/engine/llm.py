@@ -42,6 +42,10 @@ class LLM:
         max_num_seqs: int = 32,
         max_num_batched_tokens: int = 512,
         prefix_caching: bool = True,
+        executor: str = "auto",
+        kv_dtype: str = "auto",
+        threads: int | None = None,
+        isa: str | None = None,
         progress: Progress | None = None,
         **unknown: Any,
     ) -> None:
@@ -56,6 +60,10 @@ class LLM:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             prefix_caching=prefix_caching,
+            executor=executor,
+            kv_dtype=kv_dtype,
+            threads=threads,
+            isa=isa,
         )
         built = build_engine(config, progress)
         self.config = config

@@ -1,0 +1,75 @@
+"""Which executor an engine gets, what it will occupy, and how it is made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from octavo.core.errors import InvalidField
+from octavo.engine.config import EngineConfig
+from octavo.engine.scheduler import MAX_SCORED_TOKENS
+from octavo.models.decoder import DecoderModel
+from octavo.ops.base import Executor
+from octavo.ops.executor_plan import ExecutorPlan, ExecutorUnavailable, StepLimits
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedExecutor:
+    """An executor before it has memory: `make(num_blocks)` packs the weights and allocates the KV blocks."""
+
+    name: str
+    plan: ExecutorPlan
+    make: Callable[[int], Executor]
+
+
+def plan_executor(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
+    """The executor `config.executor` names; `auto`: the native one, or the reference where that is unavailable, with
+    a logged reason. Raises `ExecutorUnavailable` for a named one, `InvalidField` for settings it cannot honour."""
+    if config.executor == "reference":
+        return _plan_reference(model, config)
+    try:
+        return _plan_native(model, config)
+    except ExecutorUnavailable as error:
+        if config.executor == "native":
+            raise
+        log.warning("native executor not used: %s; the reference executor runs instead, which is slow", error)
+        return _plan_reference(model, config)
+
+
+def step_limits(config: EngineConfig) -> StepLimits:
+    """The largest step the scheduler makes: one row of logits a sequence, more where prompts are scored."""
+    num_logit_rows = min(config.max_num_batched_tokens, config.max_num_seqs + MAX_SCORED_TOKENS)
+    return StepLimits(config.max_num_batched_tokens, config.max_num_seqs, num_logit_rows)
+
+
+def _plan_native(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
+    raise ExecutorUnavailable("this build of Octavo has none")
+
+
+def _plan_reference(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
+    from octavo.ops.reference.executor import ReferenceExecutor
+    from octavo.ops.reference.kv_storage import KVStorage
+    from octavo.ops.reference.plan import scratch_bytes
+
+    kv_dtype = config.dtype if config.kv_dtype == "auto" else config.kv_dtype
+    if kv_dtype == "int8":
+        raise InvalidField("kv_dtype", kv_dtype, "the reference executor keeps float32 or bfloat16")
+    if config.isa is not None:
+        raise InvalidField("isa", config.isa, "leave it out: only the native executor has any to choose from")
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    dtype = getattr(torch, kv_dtype)
+    linears = (linear for layer in model.layers for linear in layer.linears())
+    plan = ExecutorPlan(
+        weight_bytes=model.weight_bytes,
+        scratch_bytes=scratch_bytes(model.attention_layers, linears, model.head, step_limits(config)),
+        block_bytes=KVStorage.bytes_per_block(model.attention_layers, config.block_size, dtype),
+    )
+    return PlannedExecutor(
+        "reference", plan, lambda num_blocks: ReferenceExecutor(model, num_blocks, config.block_size, dtype)
+    )

@@ -123,10 +123,10 @@ def evaluate(
 
 def _caveats(loaded: LoadedModel) -> list[str]:
     """What must be said about losses against this model."""
-    from octavo.quantize.preflight import linear_names, source_caveats
+    from octavo.quantize.preflight import source_caveats
 
     spec, checkpoint = loaded.spec, loaded.checkpoint
-    linears = [f"{name}.weight" for block in range(spec.num_layers) for name in linear_names(spec, block)]
+    linears = [f"{name}.weight" for block in range(spec.num_layers) for name in spec.linear_names(block)]
     return source_caveats(checkpoint, linears, {name: checkpoint.shape(name) for name in linears})
 
 
@@ -205,7 +205,7 @@ class _Job:
             f"calibration: {calibration.num_tokens:,} tokens of {calibration.source} in {len(calibration.windows)} "
             f"windows of {length}; {calibration.num_unused_tokens:,} tokens not used"
         )
-        widest = max(loaded.spec.hidden_size, loaded.spec.intermediate_size)
+        widest = max(loaded.spec.hidden_size, loaded.spec.widest_mlp)
         if len(calibration.windows) < samples:
             self.say(f"WARNING: the text fills {len(calibration.windows)} of the {samples} windows asked for")
         if calibration.num_tokens < 4 * widest:

@@ -38,6 +38,16 @@ _FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral": ("MistralForCausalLM", "MistralConfig", {"sliding_window": 24}),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", {"head_dim": None, "tie_word_embeddings": False}),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {"tie_word_embeddings": True}),
+    "mixtral": (
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
+    ),
+    "qwen3-moe": (
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "mlp_only_layers": [1]},
+    ),
     "gemma3": (
         "Gemma3ForCausalLM",
         "Gemma3TextConfig",

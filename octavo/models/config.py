@@ -24,6 +24,7 @@ attn_implementation quantization_config
 temperature top_k top_p typical_p do_sample max_length min_length max_new_tokens num_beams num_beam_groups
 num_return_sequences early_stopping repetition_penalty length_penalty no_repeat_ngram_size
 encoder_no_repeat_ngram_size diversity_penalty exponential_decay_length_penalty remove_invalid_values
+output_router_logits router_aux_loss_coef router_jitter_noise
 """
 #: Fields that do not change what a forward pass computes: training, bookkeeping, generation defaults (which the
 #: engine reads from generation_config.json), and `quantization_config`, which the checkpoint reader has honoured.

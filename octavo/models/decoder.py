@@ -1,17 +1,14 @@
-"""The dense decoder: what one layer holds, and the one forward pass over the op set."""
+"""The decoder: what one layer holds, and the one forward pass over the op set."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.core.errors import InvalidField
 from octavo.models.spec import ModelSpec
-from octavo.ops.base import Activation, Attention, Embedding, Linear, Norm, Ops, Rope, X
-
-#: A layer's linears in the order they run; those in one group read the same input, so they share its statistics.
-LINEAR_GROUPS: tuple[tuple[str, ...], ...] = (("q", "k", "v"), ("o",), ("gate", "up"), ("down",))
+from octavo.ops.base import Activation, Attention, Embedding, Experts, GatedMlp, Linear, Norm, Ops, Rope, X
 
 
 @dataclass(slots=True)
@@ -28,32 +25,54 @@ class DecoderLayer:
     v: Linear
     o: Linear
     mlp_norm: Norm
-    gate: Linear
-    up: Linear
-    down: Linear
+    mlp: GatedMlp | Experts
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     attention_output_norm: Norm | None = None
     mlp_output_norm: Norm | None = None
 
     def linears(self) -> Iterator[Linear]:
-        """All linears, in the order they run."""
-        for group in LINEAR_GROUPS:
-            for role in group:
-                yield getattr(self, role)
+        """All linears that a recipe quantizes, in the order they run; a router is not among them."""
+        yield from (self.q, self.k, self.v, self.o)
+        for mlp in self.mlps:
+            yield from (mlp.gate, mlp.up, mlp.down)
+
+    @property
+    def mlps(self) -> tuple[GatedMlp, ...]:
+        """The one dense MLP, or all experts by id."""
+        return self.mlp.mlps if isinstance(self.mlp, Experts) else (self.mlp,)
 
     def replace_linear(self, new: Linear) -> None:
         """Put `new` in the place of the linear of the same name and shape. Raises `InvalidField`."""
-        for group in LINEAR_GROUPS:
-            for role in group:
-                old: Linear = getattr(self, role)
-                if old.name != new.name:
-                    continue
-                if tuple(old.weight.shape) != tuple(new.weight.shape):
-                    raise InvalidField(new.name, tuple(new.weight.shape), f"the shape is {tuple(old.weight.shape)}")
+        old = next((linear for linear in self.linears() if linear.name == new.name), None)
+        if old is None:
+            names = ", ".join(linear.name for linear in self.linears())
+            raise InvalidField("linear", new.name, f"layer {self.index} has {names}")
+        if tuple(old.weight.shape) != tuple(new.weight.shape):
+            raise InvalidField(new.name, tuple(new.weight.shape), f"the shape is {tuple(old.weight.shape)}")
+        for role in ("q", "k", "v", "o"):
+            if getattr(self, role) is old:
                 setattr(self, role, new)
                 return
-        raise InvalidField("linear", new.name, f"layer {self.index} has {', '.join(x.name for x in self.linears())}")
+        mlps = tuple(_with_linear(mlp, old, new) for mlp in self.mlps)
+        self.mlp = replace(self.mlp, mlps=mlps) if isinstance(self.mlp, Experts) else mlps[0]
+
+    def owners(self) -> Iterator[Linear | Norm]:
+        """Everything in the layer that holds a weight."""
+        yield from self.linears()
+        if isinstance(self.mlp, Experts):
+            yield self.mlp.router
+        norms = (self.input_norm, self.mlp_norm, self.q_norm, self.k_norm)
+        for norm in (*norms, self.attention_output_norm, self.mlp_output_norm):
+            if norm is not None:
+                yield norm
+
+
+def _with_linear(mlp: GatedMlp, old: Linear, new: Linear) -> GatedMlp:
+    for role in ("gate", "up", "down"):
+        if getattr(mlp, role) is old:
+            return replace(mlp, **{role: new})
+    return mlp
 
 
 def decoder_layer(ops: Ops, layer: DecoderLayer, x: X, batch: Any) -> X:
@@ -71,10 +90,17 @@ def decoder_layer(ops: Ops, layer: DecoderLayer, x: X, batch: Any) -> X:
         h = ops.norm(h, layer.attention_output_norm)
     x = x + h
     h = ops.norm(x, layer.mlp_norm)
-    h = ops.linear(ops.gated(ops.linear(h, layer.gate), ops.linear(h, layer.up), layer.activation), layer.down)
+    h = _mlp(ops, layer, h)
     if layer.mlp_output_norm is not None:
         h = ops.norm(h, layer.mlp_output_norm)
     return x + h
+
+
+def _mlp(ops: Ops, layer: DecoderLayer, x: X) -> X:
+    if isinstance(layer.mlp, Experts):
+        return ops.experts(x, layer.mlp)
+    gate, up = ops.linear(x, layer.mlp.gate), ops.linear(x, layer.mlp.up)
+    return ops.linear(ops.gated(gate, up, layer.activation), layer.mlp.down)
 
 
 @dataclass(slots=True)
@@ -121,8 +147,4 @@ class DecoderModel:
         yield self.head
         yield self.final_norm
         for layer in self.layers:
-            yield from layer.linears()
-            norms = (layer.input_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
-            for norm in (*norms, layer.attention_output_norm, layer.mlp_output_norm):
-                if norm is not None:
-                    yield norm
+            yield from layer.owners()

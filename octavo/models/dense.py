@@ -1,4 +1,4 @@
-"""What the dense decoder families read alike: sizes, head layout, activation, rotations, windows."""
+"""What the decoder families read alike: sizes, head layout, activation, rotations, windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _ACTIVATIONS = {
 }
 
 
-def read_sizes(reader: ConfigReader, default_head_dim: int | None = None) -> dict[str, Any]:
+def read_sizes(
+    reader: ConfigReader, default_head_dim: int | None = None, default_norm_eps: float = 1e-6
+) -> dict[str, Any]:
     """The fields of `ModelSpec` that every family states in the same words. An absent head_dim is
     `default_head_dim`, or hidden_size / num_attention_heads."""
     hidden_size = reader.whole("hidden_size")
@@ -38,7 +40,7 @@ def read_sizes(reader: ConfigReader, default_head_dim: int | None = None) -> dic
         "num_kv_heads": num_kv_heads,
         "head_dim": head_dim,
         "max_position_embeddings": reader.whole("max_position_embeddings"),
-        "norm_eps": reader.number("rms_norm_eps", 1e-6),
+        "norm_eps": reader.number("rms_norm_eps", default_norm_eps),
         "attention_scale": head_dim**-0.5,
     }
 
@@ -50,8 +52,8 @@ def read_activation(reader: ConfigReader, name: str = "hidden_act", default: str
     return _ACTIVATIONS[value]
 
 
-def read_rotation(reader: ConfigReader, sizes: dict[str, Any]) -> RopeSpec:
-    return read_rope(reader, sizes["head_dim"], sizes["max_position_embeddings"])
+def read_rotation(reader: ConfigReader, sizes: dict[str, Any], default_theta: float = 10_000.0) -> RopeSpec:
+    return read_rope(reader, sizes["head_dim"], sizes["max_position_embeddings"], default_theta)
 
 
 def read_layer_types(reader: ConfigReader, num_layers: int, default: list[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from octavo.models.registry import read_spec
 from octavo.models.rope import make_rope
 from octavo.models.spec import ModelSpec, RopeSpec
 from octavo.numerics.packed_tensor import PackedTensor
-from octavo.ops.base import Attention, Embedding, Linear, Norm, Rope
+from octavo.ops.base import Attention, Embedding, Experts, GatedMlp, Linear, Norm, Rope
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 
 if TYPE_CHECKING:
@@ -145,14 +145,45 @@ class _Builder:
             v=linear(names.v, hidden, kv_size, spec.qkv_bias),
             o=linear(names.o, q_size, hidden, spec.output_bias),
             mlp_norm=norm(names.mlp_norm, hidden),
-            gate=linear(names.gate, hidden, spec.intermediate_size, spec.mlp_bias),
-            up=linear(names.up, hidden, spec.intermediate_size, spec.mlp_bias),
-            down=linear(names.down, spec.intermediate_size, hidden, spec.mlp_bias),
+            mlp=self._mlp(index),
             q_norm=optional_norm(names.q_norm, spec.head_dim),
             k_norm=optional_norm(names.k_norm, spec.head_dim),
             attention_output_norm=optional_norm(names.attention_output_norm, hidden),
             mlp_output_norm=optional_norm(names.mlp_output_norm, hidden),
         )
+
+    def _mlp(self, index: int) -> GatedMlp | Experts:
+        names, size, experts = self.spec.names, self.spec.mlp_size(index), self.spec.layers[index].experts
+        if experts is None:
+            return self._gated_mlp([names.in_layer(index, name) for name in (names.gate, names.up, names.down)], size)
+        modules = (names.expert_gate, names.expert_up, names.expert_down)
+        mlps = [
+            self._gated_mlp([names.of_expert(index, expert, module) for module in modules], size)
+            for expert in range(experts.num_experts)
+        ]
+        return Experts(
+            name=names.in_layer(index, names.experts),
+            router=self._router(names.in_layer(index, names.router), experts.num_experts),
+            mlps=tuple(mlps),
+            experts_per_token=experts.experts_per_token,
+            renormalize=experts.renormalize,
+            activation=self.spec.activation,
+        )
+
+    def _gated_mlp(self, modules: Sequence[str], size: int) -> GatedMlp:
+        hidden, bias = self.spec.hidden_size, self.spec.mlp_bias
+        gate, up, down = modules
+        return GatedMlp(
+            gate=self._linear(gate, hidden, size, bias),
+            up=self._linear(up, hidden, size, bias),
+            down=self._linear(down, size, hidden, bias),
+        )
+
+    def _router(self, name: str, num_experts: int) -> Linear:
+        """Kept in float32 whatever the other weights are: its rounding decides which experts run."""
+        stored = self._take(f"{name}.weight", (num_experts, self.spec.hidden_size))
+        dense = stored.dequantize() if isinstance(stored, PackedTensor) else stored.to(torch.float32)
+        return Linear(name, dense.contiguous())
 
     def _attention(self, index: int) -> Attention:
         spec = self.spec

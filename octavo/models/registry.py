@@ -7,10 +7,10 @@ from types import ModuleType
 from typing import Any
 
 from octavo.core.errors import UnsupportedModel
-from octavo.models import gemma3, llama, mistral, qwen2, qwen3
+from octavo.models import gemma3, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
 from octavo.models.spec import ModelSpec
 
-_FAMILIES: tuple[ModuleType, ...] = (llama, mistral, qwen2, qwen3, gemma3)
+_FAMILIES: tuple[ModuleType, ...] = (llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, gemma3)
 
 
 def read_spec(config: Mapping[str, Any]) -> ModelSpec:

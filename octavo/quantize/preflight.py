@@ -45,7 +45,7 @@ class TensorPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be done and what it will take. `linear_names` are the modules of each block, in order."""
+    """What will be done and what it will take."""
 
     tensors: list[TensorPlan]
     source_bytes: int
@@ -95,22 +95,13 @@ class Plan:
         )
 
 
-def linear_names(spec: ModelSpec, block: int) -> list[str]:
-    """Module names of a block's linears in the order they are computed."""
-    names = spec.names
-    return [
-        names.in_layer(block, module)
-        for module in (names.q, names.k, names.v, names.o, names.gate, names.up, names.down)
-    ]
-
-
 def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_tokens: int) -> Plan:
     """Check every tensor's shape against its scheme and estimate bytes, memory and time. Reads no weights.
 
     Raises `InvalidField` naming the modules, sizes and group sizes that would work; `CapacityError` if the machine
     has less memory than the estimate.
     """
-    linears = {f"{name}.weight" for block in range(spec.num_layers) for name in linear_names(spec, block)}
+    linears = {f"{name}.weight" for block in range(spec.num_layers) for name in spec.linear_names(block)}
     embeddings = {f"{spec.names.embedding}.weight", f"{spec.names.head}.weight"}
     shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
     _check_groups({name: shapes[name] for name in shapes if name in linears}, recipe.scheme, "group")

@@ -11,7 +11,7 @@ from octavo.api import plan_quantization, quantize
 from octavo.core.errors import CapacityError, InvalidField
 from octavo.models.spec import LayerSpec, ModelSpec, RopeSpec
 from octavo.quantize import preflight as room
-from octavo.quantize.preflight import linear_names, preflight
+from octavo.quantize.preflight import preflight
 from octavo.quantize.recipe import Recipe
 from octavo.weights.checkpoint import Checkpoint
 
@@ -28,7 +28,7 @@ class _Shapes(Checkpoint):
         self.shapes = {"model.embed_tokens.weight": (49152, hidden), "model.norm.weight": (hidden,)}
         sizes = (hidden, 192, 192, hidden, intermediate, intermediate, hidden)
         for block in range(2):
-            for name, outputs in zip(linear_names(SPEC, block), sizes, strict=True):
+            for name, outputs in zip(SPEC.linear_names(block), sizes, strict=True):
                 inputs = intermediate if name.endswith("down_proj") else hidden
                 self.shapes[f"{name}.weight"] = (outputs, inputs)
 

@@ -1,0 +1,49 @@
+"""Who makes and who uses each symbol of a recording: what patterns ask before they join calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from torch import Tensor
+
+from octavo.numerics.packed_tensor import PackedTensor
+from octavo.ops.native.recorder import LinearCall, LogitsCall, OpCall, Symbol
+
+#: The group of features whose activations share a scale where they meet this weight; None for float activations.
+ActivationGroup = Callable[[Tensor | PackedTensor], int | None]
+Call = TypeVar("Call", bound=OpCall)
+
+
+class Graph:
+    """A recording's calls, looked at from their symbols."""
+
+    def __init__(self, calls: Sequence[OpCall], activation_group: ActivationGroup) -> None:
+        self.calls = calls
+        self._group = activation_group
+        self._maker = {call.output: call for call in calls}
+        self._uses: dict[Symbol, list[OpCall]] = {}
+        for call in calls:
+            for symbol in call.inputs:
+                self._uses.setdefault(symbol, []).append(call)
+
+    def uses(self, symbol: Symbol) -> list[OpCall]:
+        """Calls that read it, in order; one that reads it twice is there twice."""
+        return self._uses.get(symbol, [])
+
+    def made_for_one(self, symbol: Symbol, kind: type[Call]) -> Call | None:
+        """The call of this kind that makes `symbol`, if nothing but one reader sees it."""
+        maker = self._maker[symbol]
+        return maker if isinstance(maker, kind) and len(self.uses(symbol)) == 1 else None
+
+    def group(self, call: LinearCall | LogitsCall) -> int | None:
+        """The form in which a linear wants its input: a group of int8 activations, or None for floats."""
+        linear = call.linear if isinstance(call, LinearCall) else call.head
+        return self._group(linear.weight)
+
+    def forms(self, symbol: Symbol) -> set[int | None]:
+        """All forms in which `symbol` is read."""
+        return {self.form_read_by(call) for call in self.uses(symbol)}
+
+    def form_read_by(self, call: OpCall) -> int | None:
+        return self.group(call) if isinstance(call, LinearCall | LogitsCall) else None

@@ -1,0 +1,188 @@
+"""Lowering: a recording's calls become instructions on values.
+
+Two steps. Neighbouring calls are joined (`fusion.py`); then each node in turn becomes instructions, which decides the
+form of every value: a value that only int8 kernels read is made as int8 where it is computed, one that is read in
+several forms is made as floats and quantized beside them. Without fusing, every call becomes its own instruction: the
+same bits, slower, and the test of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from octavo.ops.executor_plan import ExecutorUnavailable
+from octavo.ops.native import instructions as make
+from octavo.ops.native.fusion import LinearAdd, LinearGated, LinearGroup, Node, ProjectAndAttend, fuse
+from octavo.ops.native.gathering import gather_early
+from octavo.ops.native.graph import ActivationGroup, Graph
+from octavo.ops.native.instructions import Domain, Instruction, Value
+from octavo.ops.native.recorder import (
+    AddCall,
+    AttendCall,
+    EmbedCall,
+    GatedCall,
+    GatherCall,
+    HeadNormCall,
+    LinearCall,
+    LogitsCall,
+    NormCall,
+    OpCall,
+    RopeCall,
+    Symbol,
+)
+
+
+def lower(calls: Sequence[OpCall], activation_group: ActivationGroup, fused: bool = True) -> list[Instruction]:
+    """Instructions that compute what `calls` do, in order.
+
+    `activation_group(weight)` is the group of int8 activations that a weight multiplies, None for floats. Raises
+    `ExecutorUnavailable` for an op that the native executor does not have.
+    """
+    if fused:
+        calls = gather_early(calls)
+    nodes: list[Node] = fuse(calls, activation_group) if fused else list(calls)
+    return _Lowering(nodes, Graph(calls, activation_group), fused).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A symbol as floats (`group` None) or as int8."""
+
+    symbol: Symbol
+    group: int | None
+
+
+class _Lowering:
+    def __init__(self, nodes: Sequence[Node], graph: Graph, fused: bool) -> None:
+        self.nodes = nodes
+        self.graph = graph
+        self.fused = fused
+        self.instructions: list[Instruction] = []
+        self._values: dict[_Form, Value] = {}
+        self._last_reader = {symbol: node for node in nodes for symbol in node.inputs}
+
+    def run(self) -> list[Instruction]:
+        for node in self.nodes:
+            self._lower(node)
+        return self.instructions
+
+    def _lower(self, node: Node) -> None:
+        match node:
+            case EmbedCall(embedding=embedding):
+                self._append(make.embed(embedding, self._new(node.output, None, Domain.TOKENS)))
+            case NormCall(norm=norm):
+                x = self._floats(node.x)
+                self._append(make.norm(x, norm, self._result(node.output, x.domain)))
+            case HeadNormCall(norm=norm):
+                self._append(make.head_norm(self._in_place(node, node.x, node.output), norm))
+            case RopeCall(rope=rope, head_dim=head_dim):
+                x = self._in_place(node, node.x, node.output)
+                self._append(make.rope(node.output.name, x, rope, head_dim))
+            case LinearCall():
+                self._linears((node,))
+            case LinearGroup(calls=calls):
+                self._linears(calls)
+            case LinearAdd():
+                self._linear_add(node)
+            case LinearGated():
+                self._linear_gated(node)
+            case ProjectAndAttend():
+                self._project_and_attend(node)
+            case AttendCall():
+                self._attend(node)
+            case GatedCall(activation=activation):
+                gate, up = (self._floats(symbol) for symbol in node.inputs)
+                out = self._result(node.output, gate.domain)
+                self._append(make.gated(node.output.name, gate, up, activation, out))
+            case AddCall():
+                self._add(node)
+            case GatherCall():
+                out = self._new(node.output, None, Domain.LOGITS)
+                self._append(make.gather(node.output.name, self._floats(node.x), out))
+            case LogitsCall(head=head, softcap=softcap):
+                self._append(make.logits(self._read(node.x, self.graph.group(node)), head, softcap))
+            case _:
+                raise ExecutorUnavailable(f"{node.outputs[0].name}: the native executor has no {type(node).__name__}")
+
+    def _linears(self, calls: Sequence[LinearCall]) -> None:
+        x = self._read(calls[0].x, self.graph.group(calls[0]))
+        outs = [self._new(call.output, None, x.domain) for call in calls]
+        self._append(make.linear(x, [call.linear for call in calls], outs))
+
+    def _linear_add(self, node: LinearAdd) -> None:
+        """In place where nobody needs the residual any more."""
+        call = node.linear
+        if self._last_reader[node.residual] is not node:
+            self._linears((call,))
+            residual, branch = self._floats(node.residual), self._floats(call.output)
+            self._append(make.add(node.output.name, residual, branch, self._reuse(branch, node.output)))
+            return
+        x, residual = self._read(call.x, self.graph.group(call)), self._floats(node.residual)
+        self._append(make.linear_add(x, call.linear, self._reuse(residual, node.output)))
+
+    def _linear_gated(self, node: LinearGated) -> None:
+        x = self._read(node.gate.x, self.graph.group(node.gate))
+        out = self._result(node.gated.output, x.domain)
+        self._append(make.linear_gated(x, node.gate.linear, node.up.linear, node.gated.activation, out))
+
+    def _project_and_attend(self, node: ProjectAndAttend) -> None:
+        x = self._read(node.q.x, self.graph.group(node.q))
+        q = Value(node.q.output.features)
+        self._append(make.project_qkv(x, node.weights, node.attention, q))
+        out = self._result(node.attend.output, x.domain)
+        self._append(make.attend(node.attend.output.name, q, node.attention, out))
+
+    def _attend(self, call: AttendCall) -> None:
+        q, k, v = (self._floats(symbol) for symbol in call.inputs)
+        self._append(make.write_kv(call.output.name, k, v, call.attention))
+        out = self._result(call.output, q.domain)
+        self._append(make.attend(call.output.name, q, call.attention, out))
+
+    def _add(self, call: AddCall) -> None:
+        """Into a summand that nobody needs any more, if there is one."""
+        x, y = (self._floats(symbol) for symbol in call.inputs)
+        free = [value for symbol, value in zip(call.inputs, (x, y), strict=True) if self._last_reader[symbol] is call]
+        out = self._reuse(free[0], call.output) if free else self._new(call.output, None, x.domain)
+        self._append(make.add(call.output.name, x, y, out))
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    def _append(self, instruction: Instruction) -> None:
+        self.instructions.append(instruction)
+
+    def _new(self, symbol: Symbol, group: int | None, domain: Domain) -> Value:
+        value = Value(symbol.features, group, domain)
+        self._values[_Form(symbol, group)] = value
+        return value
+
+    def _result(self, symbol: Symbol, domain: Domain) -> Value:
+        """Where an instruction that can quantize puts its result: int8 where that is all that is read."""
+        forms = self.graph.forms(symbol)
+        group = forms.pop() if self.fused and len(forms) == 1 else None
+        return self._new(symbol, group, domain)
+
+    def _floats(self, symbol: Symbol) -> Value:
+        return self._read(symbol, None)
+
+    def _read(self, symbol: Symbol, group: int | None) -> Value:
+        """The symbol in the form asked for; quantized now if it is there as floats only."""
+        form = _Form(symbol, group)
+        if form not in self._values:
+            floats = self._values[_Form(symbol, None)]
+            self._append(make.quantize(symbol.name, floats, self._new(symbol, group, floats.domain)))
+        return self._values[form]
+
+    def _reuse(self, value: Value, symbol: Symbol) -> Value:
+        """`value` holds `symbol` from now on."""
+        self._values[_Form(symbol, None)] = value
+        return value
+
+    def _in_place(self, node: OpCall, x: Symbol, output: Symbol) -> Value:
+        """The value that a call changes: x's own where nobody reads x afterwards, otherwise a copy."""
+        value = self._floats(x)
+        if self._last_reader[x] is node:
+            return self._reuse(value, output)
+        copied = self._new(output, None, value.domain)
+        self._append(make.copy(x.name, value, copied))
+        return copied

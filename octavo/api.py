@@ -143,8 +143,8 @@ class _Job:
     ) -> QuantizationReport:
         plan = plan_quantization(self.model, self.recipe, samples, length, self.output)
         self.say(f"pre-flight: {self.recipe}; {plan}")
-        for caveat in plan.caveats:
-            self.say(f"note: {caveat}")
+        for note in (*plan.caveats, *plan.notes):
+            self.say(f"note: {note}")
         self._check_measurement(measure)
         report, journal = self._quantize(plan, source, samples, length)
         if measure is not None:

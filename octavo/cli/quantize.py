@@ -15,6 +15,7 @@ from octavo.core.errors import InvalidField
 
 if TYPE_CHECKING:
     from octavo.api import Progress, Say
+    from octavo.quantize.preflight import Plan
     from octavo.quantize.recipe import Recipe
 
 
@@ -112,6 +113,6 @@ def progress_bar() -> Iterator[tuple[Progress, Say]]:
         yield progress, say
 
 
-def _plan_text(recipe: Recipe, plan: object) -> str:
-    notes = "".join(f"\nnote: {caveat}" for caveat in getattr(plan, "caveats", ()))
+def _plan_text(recipe: Recipe, plan: Plan) -> str:
+    notes = "".join(f"\nnote: {note}" for note in (*plan.caveats, *plan.notes))
     return f"{recipe}\n{plan}{notes}\nnothing was written (--dry-run)"

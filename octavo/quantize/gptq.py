@@ -101,6 +101,7 @@ def gptq(
         scheme=str(scheme),
         shape=packed.shape,
         num_tokens=statistics.num_tokens,
+        num_lent_tokens=statistics.num_lent_tokens,
         damping=inverse.damping,
         num_dead_inputs=int(inverse.dead.sum()),
         error=relative_error(weight, packed.dequantize(), statistics.hessian),

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from octavo.ops.base import Linear
+from octavo.ops.base import Experts, GatedMlp, Linear
+from octavo.ops.reference.routing import Routing
 from octavo.quantize.bulk_ops import BulkOps
 from octavo.quantize.statistics import InputStatistics
 
@@ -23,6 +25,11 @@ class ObserverOps(BulkOps):
 
     Linears that read the same value (q/k/v, gate/up) get one `InputStatistics` object. All calibration tokens are
     rows of one pass; each segment is a sequence of its own in `batch`, so no row is padding.
+
+    An expert is calibrated on the rows routed to it. One that gets fewer rows than it has inputs is lent others,
+    evenly spaced over the text, up to that number: they count in its statistics and nowhere else. So an expert that no
+    token chose still has a grid made on what its layer computes. A router is not offered to `on_linear`: it keeps its
+    weights.
     """
 
     def __init__(self, on_linear: OnLinear) -> None:
@@ -30,11 +37,43 @@ class ObserverOps(BulkOps):
         self._on_linear = on_linear
         self._observed: Tensor | None = None
         self._statistics = InputStatistics(0)
+        self._num_lent_rows = 0
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
         if x is not self._observed:
             self._observed = x
-            self._statistics = InputStatistics(x.shape[1])
+            self._statistics = InputStatistics(x.shape[1], self._num_lent_rows)
             self._statistics.add(x)
             self._statistics.check_finite(linear.name)
         return super().linear(x, self._on_linear(linear, self._statistics))
+
+    def route(self, x: Tensor, experts: Experts) -> Routing:
+        return BulkOps().route(x, experts)
+
+    def experts(self, x: Tensor, experts: Experts) -> Tensor:
+        y = torch.zeros_like(x)
+        groups = {expert: (rows, weights) for expert, rows, weights in self.route(x, experts).groups()}
+        for expert, mlp in enumerate(experts.mlps):
+            rows, weights = groups.get(expert, (torch.empty(0, dtype=torch.int64), torch.empty(0, 1)))
+            lent = lent_rows(rows, len(x), widest_input(mlp))
+            self._num_lent_rows = len(lent)
+            result = self.mlp(x[torch.cat([rows, lent])], mlp, experts.activation)
+            y[rows] += result[: len(rows)].mul_(weights)
+        self._num_lent_rows = 0
+        return y
+
+
+def widest_input(mlp: GatedMlp) -> int:
+    return max(mlp.gate.num_inputs, mlp.down.num_inputs)
+
+
+def lent_rows(rows: Tensor, num_rows: int, needed: int) -> Tensor:
+    """Rows of `num_rows` that are not in `rows`, evenly spaced, as many as bring `rows` up to `needed`; all others if
+    they are fewer. int64."""
+    missing = max(0, needed - len(rows))
+    is_other = torch.ones(num_rows, dtype=torch.bool)
+    is_other[rows] = False
+    others = is_other.nonzero().flatten()
+    if missing >= len(others):
+        return others
+    return others[torch.arange(missing) * len(others) // max(1, missing)]

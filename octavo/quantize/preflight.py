@@ -16,7 +16,7 @@ from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme
 from octavo.quantize.recipe import Recipe
 
 if TYPE_CHECKING:
-    from octavo.models.spec import ModelSpec
+    from octavo.models.spec import ExpertsSpec, ModelSpec
     from octavo.weights.checkpoint import Checkpoint
 
 #: What the interpreter and torch hold before any weight does.
@@ -45,13 +45,14 @@ class TensorPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be done and what it will take."""
+    """What will be done and what it will take. `caveats` belong to any loss that is measured, `notes` to the run."""
 
     tensors: list[TensorPlan]
     source_bytes: int
     peak_memory_bytes: int
     seconds: float
     caveats: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def output_bytes(self) -> int:
@@ -75,6 +76,7 @@ class Plan:
             "peak_memory_bytes": self.peak_memory_bytes,
             "seconds": round(self.seconds, 1),
             "caveats": self.caveats,
+            "notes": self.notes,
             "tensors": [
                 {
                     "name": tensor.name,
@@ -101,7 +103,7 @@ def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_token
     Raises `InvalidField` naming the modules, sizes and group sizes that would work; `CapacityError` if the machine
     has less memory than the estimate.
     """
-    linears = {f"{name}.weight" for block in range(spec.num_layers) for name in spec.linear_names(block)}
+    linears = calibration_rows(spec, num_tokens)
     embeddings = {f"{spec.names.embedding}.weight", f"{spec.names.head}.weight"}
     shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
     _check_groups({name: shapes[name] for name in shapes if name in linears}, recipe.scheme, "group")
@@ -119,9 +121,43 @@ def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_token
         tensors=tensors,
         source_bytes=checkpoint.num_bytes,
         peak_memory_bytes=peak,
-        seconds=estimate_seconds(tensors, linears, recipe, num_tokens),
+        seconds=estimate_seconds(tensors, linears, recipe),
         caveats=source_caveats(checkpoint, linears, shapes),
+        notes=expert_notes(spec, num_tokens) if recipe.method == "gptq" else [],
     )
+
+
+def calibration_rows(spec: ModelSpec, num_tokens: int) -> dict[str, int]:
+    """Tensor name of each linear, block by block -> rows it is calibrated on. Experts share the tokens, evenly for
+    all that is known here, and are lent rows up to their number of inputs (`ObserverOps`)."""
+    rows = {}
+    for block in range(spec.num_layers):
+        experts = spec.layers[block].experts
+        for name in spec.linear_names(block):
+            rows[f"{name}.weight"] = num_tokens
+            if experts is not None and f".{spec.names.experts}." in name:
+                own = num_tokens * experts.experts_per_token // experts.num_experts
+                rows[f"{name}.weight"] = max(own, min(num_tokens, _widest_expert_input(spec, experts)))
+    return rows
+
+
+def expert_notes(spec: ModelSpec, num_tokens: int) -> list[str]:
+    """Said before the work where experts will on average be routed fewer tokens than they have inputs."""
+    for experts in filter(None, (layer.experts for layer in spec.layers)):
+        own, wanted = num_tokens * experts.experts_per_token // experts.num_experts, _widest_expert_input(spec, experts)
+        if own >= wanted:
+            continue
+        enough = -(-wanted * experts.num_experts // experts.experts_per_token)
+        return [
+            f"each of the {experts.num_experts} experts of a layer gets about {own:,} of the {num_tokens:,} "
+            f"calibration tokens, fewer than its {wanted:,} inputs, and will be calibrated on tokens of other experts "
+            f"too; {enough:,} tokens (samples x sequence length) would be enough on average"
+        ]
+    return []
+
+
+def _widest_expert_input(spec: ModelSpec, experts: ExpertsSpec) -> int:
+    return max(spec.hidden_size, experts.intermediate_size)
 
 
 def source_caveats(checkpoint: Checkpoint, linears: Iterable[str], shapes: dict[str, tuple[int, ...]]) -> list[str]:
@@ -190,22 +226,26 @@ def peak_memory_bytes(spec: ModelSpec, tensors: list[TensorPlan], recipe: Recipe
     if recipe.method == "rtn":
         return _BASE_BYTES + weights
     heads = (2 * spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
-    widest = max(3 * spec.hidden_size + heads, 3 * spec.hidden_size + 3 * spec.intermediate_size)
-    inputs = max(spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim)
+    has_experts = any(layer.experts is not None for layer in spec.layers)
+    mlp = 3 * spec.widest_mlp + (3 * spec.hidden_size if has_experts else 0)  # an expert may get all rows, gathered
+    widest = 3 * spec.hidden_size + max(heads, mlp)
+    inputs = max(spec.hidden_size, spec.widest_mlp, spec.num_heads * spec.head_dim)
     return _BASE_BYTES + weights + 4 * num_tokens * widest + 4 * 5 * inputs * inputs
 
 
-def estimate_seconds(tensors: list[TensorPlan], linears: set[str], recipe: Recipe, num_tokens: int) -> float:
+def estimate_seconds(tensors: list[TensorPlan], num_rows: dict[str, int], recipe: Recipe) -> float:
     """From operation counts and the speed of a short float32 product measured now; measuring the result is not
-    included. Meant to be right within a factor of two."""
-    weights = [tensor.shape for tensor in tensors if tensor.name in linears]
-    num_weights = sum(outputs * inputs for outputs, inputs in weights)
+    included. `num_rows` is what `calibration_rows` gives. Meant to be right within a factor of two."""
+    weights = [(*tensor.shape, num_rows[tensor.name]) for tensor in tensors if tensor.name in num_rows]
+    num_weights = sum(outputs * inputs for outputs, inputs, _ in weights)
     seconds = num_weights * 2e-7
     if recipe.method == "gptq":
-        flops = 2.0 * num_tokens * num_weights
-        for outputs, inputs in weights:
-            flops += 2.0 * num_tokens * inputs * inputs * 4 / 7 + 5.0 * outputs * inputs * inputs + 3.0 * inputs**3
-        seconds += flops / _measured_flops() + sum(inputs for _, inputs in weights) * 4e-5
+        flops = 0.0
+        for outputs, inputs, rows in weights:
+            flops += (
+                2.0 * rows * inputs * (outputs + inputs * 4 / 7) + 5.0 * outputs * inputs * inputs + 3.0 * inputs**3
+            )
+        seconds += flops / _measured_flops() + sum(inputs for _, inputs, _ in weights) * 4e-5
     return seconds
 
 

@@ -47,6 +47,10 @@ class QuantizationReport:
     def fallbacks(self) -> list[ModuleReport]:
         return [module for module in self.modules if module.fallback is not None]
 
+    @property
+    def all_notes(self) -> list[str]:
+        return [*self.notes, *starved_experts(self.modules)]
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema_version": SCHEMA_VERSION,
@@ -57,7 +61,7 @@ class QuantizationReport:
             "bits_per_weight": self.bits_per_weight,
             "quality": self.quality,
             "caveats": self.caveats,
-            "notes": self.notes,
+            "notes": self.all_notes,
             "calibration": self.calibration,
             "verification": self.verification,
             "fallbacks": [module.name for module in self.fallbacks],
@@ -89,7 +93,20 @@ class QuantizationReport:
         dead = sum(module.num_dead_inputs for module in self.modules)
         if dead:
             lines.append(f"{dead} inputs were never active on the calibration text; their weights became 0")
-        return "\n".join([*lines, *(f"note: {note}" for note in (*self.caveats, *self.notes))])
+        return "\n".join([*lines, *(f"note: {note}" for note in (*self.caveats, *self.all_notes))])
+
+
+def starved_experts(modules: list[ModuleReport]) -> list[str]:
+    """A note on experts that were routed fewer calibration tokens than they have inputs; none: no note."""
+    starved = [module for module in modules if module.num_lent_tokens]
+    if not starved:
+        return []
+    least = min(starved, key=lambda module: module.num_tokens - module.num_lent_tokens)
+    return [
+        f"{len(starved)} matrices of experts were routed fewer calibration tokens than they have inputs, and were also "
+        f"calibrated on tokens of other experts; the fewest of its own: {least.num_tokens - least.num_lent_tokens} "
+        f"({least.name})"
+    ]
 
 
 def versions() -> dict[str, str]:

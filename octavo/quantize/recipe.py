@@ -18,7 +18,8 @@ KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to quantize. `group` None is one scale per output channel.
+    """How to quantize. `group` None is one scale per output channel. Routers of experts are kept as the source has
+    them: they are small, and their rounding would send tokens elsewhere.
 
     The embedding (and an untied head) has `embedding_bits` of its own: 8 is symmetric per channel, fewer bits use
     the linears' grouping, 16 keeps it. `damping` is the first share of the Hessian's mean diagonal GPTQ tries.

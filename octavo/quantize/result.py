@@ -16,6 +16,7 @@ class ModuleReport:
 
     `error` and `rtn_error` are relative: tr(D H D') / tr(W H W') with D = quantized - original and H the inputs'
     second moment, so 0.01 means outputs 1 % off in energy. Without inputs (RTN, embeddings) H is the identity.
+    `num_lent_tokens` of the `num_tokens` were routed to other experts (see `ObserverOps`).
     `fallback` says, in words, why a module did not get the method that was asked for; None where it did.
     """
 
@@ -29,6 +30,7 @@ class ModuleReport:
     error: float
     rtn_error: float
     fallback: str | None = None
+    num_lent_tokens: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "shape": list(self.shape)}

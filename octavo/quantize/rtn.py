@@ -35,6 +35,7 @@ def rtn(
         scheme=str(scheme),
         shape=packed.shape,
         num_tokens=0 if statistics is None else statistics.num_tokens,
+        num_lent_tokens=0 if statistics is None else statistics.num_lent_tokens,
         damping=None,
         num_dead_inputs=0,
         error=error,

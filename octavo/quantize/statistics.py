@@ -13,11 +13,13 @@ _CHUNK_ROWS = 4096
 
 class InputStatistics:
     """Running mean of x x' over tokens, float32 `[inputs, inputs]` (GPTQ's Hessian up to a factor of 2, which
-    cancels). Weighting is by token, never by batch; rows that `mask` excludes count nowhere."""
+    cancels). Weighting is by token, never by batch; rows that `mask` excludes count nowhere. `num_lent_tokens` of the
+    tokens were routed to other experts."""
 
-    def __init__(self, num_inputs: int) -> None:
+    def __init__(self, num_inputs: int, num_lent_tokens: int = 0) -> None:
         self.hessian = torch.zeros(num_inputs, num_inputs)
         self.num_tokens = 0
+        self.num_lent_tokens = num_lent_tokens
 
     def add(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Add the rows of `x` `[tokens, inputs]`; `mask` bool `[tokens]` keeps only real tokens."""

@@ -1,0 +1,98 @@
+// The running softmax of a block of rows, one tile further: scores become weights.
+//
+//     highest' = max(highest, the tile's scores);  fade = exp(highest - highest');  weight = exp(score - highest')
+//     total' = fma(total, fade, (w[i] + w[i + 16]) + (w[i + 32] + w[i + 48]))   for each of 16 lanes
+//
+// A tile that a row does not see has only scores of -infinity: its fade is 1, its weights 0, and nothing changes.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention_block.hpp"
+#include "lanes/math.hpp"
+
+namespace octavo {
+namespace {
+
+constexpr float kHidden = -__builtin_inff();
+constexpr float kLowest = -3.402823466e38f;  // the maximum before any score: finite, so that no difference is NaN
+
+// What a block's rows carry from tile to tile.
+struct BlockState {
+    float* highest;   // [16], lane = row of the block; rows that are not there stay kLowest
+    float* totals;    // [rows][16]
+};
+
+// Key scales and the soft cap, on the slabs that were computed.
+template <typename L, typename Element>
+void finish_scores(const TileView<Element>& tile, TileRange range, float softcap, float* scores) {
+    for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
+        typename L::F score = L::load(scores + slab * kLanes);
+        if (tile.key_scales[slab]) score = L::mul(score, L::load(tile.key_scales[slab]));
+        if (softcap != 0.0f) score = capped<L>(score, L::set(softcap));
+        L::store(scores + slab * kLanes, score);
+    }
+}
+
+inline void hide_scores(TileRange seen, float* scores) {
+    if (seen.is_empty()) seen = {0, 0};
+    for (int i = 0; i < seen.low; ++i) scores[i] = kHidden;
+    for (int i = seen.high; i < kKeyTile; ++i) scores[i] = kHidden;
+}
+
+template <typename L>
+float highest_score(const float* scores) {
+    const typename L::F low = L::max(L::load(scores), L::load(scores + kLanes));
+    const typename L::F high = L::max(L::load(scores + 2 * kLanes), L::load(scores + 3 * kLanes));
+    return L::largest(L::max(low, high));
+}
+
+// Weights in place of the scores; returns their sum lane by lane.
+template <typename L>
+typename L::F weigh_scores(float highest, float* scores) {
+    const typename L::F top = L::set(highest);
+    typename L::F weight[kTileSlabs];
+#pragma GCC unroll 4
+    for (int slab = 0; slab < kTileSlabs; ++slab) {
+        weight[slab] = exp<L>(L::sub(L::load(scores + slab * kLanes), top));
+        L::store(scores + slab * kLanes, weight[slab]);
+    }
+    return L::add(L::add(weight[0], weight[1]), L::add(weight[2], weight[3]));
+}
+
+// int8 values are codes: the weight of a position carries their scale, after the total was taken.
+template <typename L, typename Element>
+void scale_weights(const TileView<Element>& tile, TileRange range, float* weights) {
+    for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
+        float* const weight = weights + slab * kLanes;
+        if (tile.value_scales[slab]) L::store(weight, L::mul(L::load(weight), L::load(tile.value_scales[slab])));
+    }
+}
+
+// scores [num_rows][kKeyTile] become weights; `seen` is each row's range. Writes fades [16].
+template <typename L, int num_rows, typename Element>
+void soften_block(const TileView<Element>& tile, TileRange range, const TileRange* seen, float softcap,
+                  const BlockState& state, float* scores, float* fades) {
+    const bool is_plain = softcap == 0.0f && !tile.key_scales[range.first_slab()];
+    float tops[kLanes];
+    for (int r = 0; r < kLanes; ++r) tops[r] = kLowest;
+    for (int r = 0; r < num_rows; ++r) {
+        float* const row = scores + r * kKeyTile;
+        if (!is_plain) finish_scores<L>(tile, range, softcap, row);
+        hide_scores(seen[r], row);
+        tops[r] = highest_score<L>(row);
+    }
+    const typename L::F before = L::load(state.highest), after = L::max(before, L::load(tops));
+    L::store(fades, exp<L>(L::sub(before, after)));
+    L::store(state.highest, after);
+    for (int r = 0; r < num_rows; ++r) {
+        float* const row = scores + r * kKeyTile;
+        float* const total = state.totals + r * kLanes;
+        const typename L::F sum = weigh_scores<L>(state.highest[r], row);
+        L::store(total, L::fma(L::load(total), L::set(fades[r]), sum));
+        if (!is_plain) scale_weights<L>(tile, range, row);
+    }
+}
+
+}  // namespace
+}  // namespace octavo

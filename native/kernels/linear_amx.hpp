@@ -1,0 +1,220 @@
+// The linear layer with many rows by AMX: 16 rows times 16 outputs times a group of inputs in one instruction.
+//
+// A tile of the weight is unpacked once into a panel of signed bytes, code minus zero point, for all rows; so the
+// product is the exact bracket of packed_weight.hpp, and only 8-bit codes with zero points, whose differences need nine
+// bits, are corrected afterwards. What is left of a group are one conversion, one product and one fma for each row: as
+// long as that runs behind the next groups' tiles (ping-pong over four of them), it hides their latency and they its.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#include "kernels/amx_tiles.hpp"
+#include "kernels/dot_avx512.hpp"
+#include "kernels/linear.hpp"
+
+namespace octavo {
+namespace {
+
+// From so many rows on AMX is used. Below, a row costs VNNI less than unpacking a panel costs.
+constexpr std::int64_t kAmxLeastRows = 9;
+// The rescale of a group follows the tiles of the group that is so many later.
+constexpr std::int64_t kGroupsBehind = 2;
+
+// Memory of a call, cut from its scratch.
+struct AmxScratch {
+    std::uint8_t* codes;          // [steps][64], signed
+    float* scales;                // [groups][16]
+    std::int32_t* corrections;    // [groups][16]
+    std::int32_t* totals;         // [slots][16 rows][16 outputs]
+    QuantizedRows last_rows;      // 16 rows: the last ones, and zeros
+};
+
+// Cuts memory into pieces that start on cache lines, and counts them.
+class Cutter {
+public:
+    explicit Cutter(std::byte* memory) : start_(reinterpret_cast<std::uintptr_t>(memory)), next_(start_) {}
+    template <typename T>
+    T* take(std::int64_t count) {
+        T* piece = reinterpret_cast<T*>(next_);
+        next_ += static_cast<std::uintptr_t>(round_up(count * static_cast<std::int64_t>(sizeof(T)), 64));
+        return piece;
+    }
+    std::size_t taken() const { return next_ - start_; }
+
+private:
+    std::uintptr_t start_, next_;
+};
+
+inline AmxScratch cut_scratch(Cutter& cutter, std::int64_t inputs, std::int64_t groups, std::int64_t group) {
+    const std::int64_t padded = padded_inputs(inputs);
+    AmxScratch scratch{};
+    scratch.codes = cutter.take<std::uint8_t>(padded * kTileOutputs);
+    scratch.scales = cutter.take<float>(groups * kTileOutputs);
+    scratch.corrections = cutter.take<std::int32_t>(groups * kTileOutputs);
+    scratch.totals = cutter.take<std::int32_t>(kAmxSlots * kAmxRows * kTileOutputs);
+    scratch.last_rows.codes = cutter.take<std::int8_t>(kAmxRows * padded);
+    scratch.last_rows.scales = cutter.take<float>(kAmxRows * groups);
+    scratch.last_rows.sums = cutter.take<std::int32_t>(kAmxRows * groups);
+    scratch.last_rows.padded = padded;
+    scratch.last_rows.groups = groups;
+    scratch.last_rows.group = group;
+    return scratch;
+}
+
+// Rows are read 16 at a time: the last ones are copied to where zeros follow them.
+inline void copy_last_rows(const QuantizedRows& x, std::int64_t num_rows, const QuantizedRows& out) {
+    const auto copy = [&](auto* to, const auto* from, std::int64_t row_elements) {
+        const std::size_t bytes = static_cast<std::size_t>(row_elements) * sizeof *to;
+        std::memcpy(to, from, bytes * static_cast<std::size_t>(num_rows));
+        std::memset(to + num_rows * row_elements, 0, bytes * static_cast<std::size_t>(kAmxRows - num_rows));
+    };
+    copy(out.codes, x.codes, x.padded);
+    copy(out.scales, x.scales, x.groups);
+    copy(out.sums, x.sums, x.groups);
+}
+
+// Steps [first, end) of an octet, minus `middle`, as bytes.
+template <int bits, int first, int end>
+inline void unpack_steps(const std::uint8_t* octet, __m512i middle, std::uint8_t* out) {
+    if constexpr (first < end) {
+        const __m512i centred = _mm512_sub_epi8(DotAvx512::step<bits, first>(octet), middle);
+        DotAvx512::store_step(out + kStepBytes * first, centred);
+        unpack_steps<bits, first + 1, end>(octet, middle, out);
+    }
+}
+
+template <int bits>
+inline void unpack_quads(const std::uint8_t* codes, std::int64_t first, std::int64_t end, __m512i middle,
+                         std::uint8_t* out) {
+    for (std::int64_t quad = first; quad < end; ++quad) {
+        const std::uint8_t* octet = codes + quad / 2 * octet_bytes(bits);
+        std::uint8_t* octet_out = out + quad / 2 * octet_bytes(8);
+        if (quad % 2 == 0) unpack_steps<bits, 0, 4>(octet, middle, octet_out);
+        if (quad % 2 == 1) unpack_steps<bits, 4, 8>(octet, middle, octet_out);
+    }
+}
+
+// What is subtracted from the codes of a scale group: each output's zero point in its four bytes.
+template <int bits>
+inline __m512i middle_of(const StoredTile<DotAvx512>& tile, std::int64_t scale_group) {
+    if (bits == 8 || !tile.has_zeros()) return _mm512_set1_epi8(static_cast<char>(1 << (bits - 1)));
+    return _mm512_mullo_epi32(tile.zeros(scale_group), _mm512_set1_epi32(0x01010101));
+}
+
+template <int bits>
+inline void unpack_tile(const StoredTile<DotAvx512>& tile, GroupRange range, const AmxScratch& out) {
+    for (std::int64_t group = range.first; group < range.end; ++group) {
+        const std::int64_t scale_group = group / range.per_scale;
+        const std::int64_t first = group * range.quads, end = lesser(first + range.quads, range.num_quads);
+        unpack_quads<bits>(tile.codes, first, end, middle_of<bits>(tile, scale_group), out.codes);
+        _mm512_storeu_ps(out.scales + group * kTileOutputs, tile.scales(scale_group));
+        if (bits == 8 && tile.has_zeros()) {
+            const __m512i correction = _mm512_sub_epi32(_mm512_set1_epi32(128), tile.zeros(scale_group));
+            _mm512_storeu_si512(out.corrections + group * kTileOutputs, correction);
+        }
+    }
+}
+
+using AmxSums = __m512[kAmxRows];
+
+// sums = fma(float(totals), w_scale * x_scale, sums), for 16 rows.
+template <bool corrected>
+[[gnu::always_inline]] inline void rescale(const AmxScratch& panel, const QuantizedRows& x, std::int64_t group,
+                                           AmxSums& sums) {
+    const std::int32_t* totals = panel.totals + group % kAmxSlots * kAmxRows * kTileOutputs;
+    const __m512 w_scale = _mm512_loadu_ps(panel.scales + group * kTileOutputs);
+#pragma GCC unroll 16
+    for (int row = 0; row < kAmxRows; ++row) {
+        __m512i total = _mm512_loadu_si512(totals + row * kTileOutputs);
+        if constexpr (corrected) {
+            const __m512i correction = _mm512_loadu_si512(panel.corrections + group * kTileOutputs);
+            const __m512i sum = _mm512_set1_epi32(x.sums[row * x.groups + group]);
+            total = _mm512_add_epi32(total, _mm512_mullo_epi32(correction, sum));
+        }
+        const __m512 scale = _mm512_mul_ps(w_scale, _mm512_set1_ps(x.scales[row * x.groups + group]));
+        sums[row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total), scale, sums[row]);
+    }
+}
+
+[[gnu::always_inline]] inline void start_group(const AmxScratch& panel, const QuantizedRows& x, GroupRange range,
+                                               std::int64_t quads, std::int64_t group) {
+    const std::int64_t first = group * range.quads, end = lesser(first + range.quads, range.num_quads);
+    const std::int64_t slot = group % kAmxSlots;
+    std::int32_t* totals = panel.totals + slot * kAmxRows * kTileOutputs;
+    switch (slot) {
+        case 0: return multiply_group<0>(x.codes, x.padded, panel.codes, first, end, quads, totals);
+        case 1: return multiply_group<1>(x.codes, x.padded, panel.codes, first, end, quads, totals);
+        case 2: return multiply_group<2>(x.codes, x.padded, panel.codes, first, end, quads, totals);
+        default: return multiply_group<3>(x.codes, x.padded, panel.codes, first, end, quads, totals);
+    }
+}
+
+// 16 rows of x against the panel; the first `num_rows` are written.
+template <bool corrected>
+inline void multiply_rows(const AmxScratch& panel, const QuantizedRows& x, GroupRange range, std::int64_t quads,
+                          std::int64_t num_rows, int outputs, Rows y) {
+    AmxSums sums;
+#pragma GCC unroll 16
+    for (int row = 0; row < kAmxRows; ++row) sums[row] = _mm512_setzero_ps();
+    for (std::int64_t group = 0; group < range.end + kGroupsBehind; ++group) {
+        if (group < range.end) start_group(panel, x, range, quads, group);
+        if (group >= kGroupsBehind) rescale<corrected>(panel, x, group - kGroupsBehind, sums);
+    }
+#pragma GCC unroll 16
+    for (int row = 0; row < kAmxRows; ++row) {
+        if (row < num_rows) store_outputs<Avx512>(y.row(row), sums[row], outputs);
+    }
+}
+
+// The quads that one product takes: a divisor of a group's, 4 at most. (A row's quads are a multiple of 4.)
+inline std::int64_t quads_per_product(std::int64_t quads_per_group) {
+    return quads_per_group % 4 == 0 ? 4 : quads_per_group % 2 == 0 ? 2 : 1;
+}
+
+template <int bits>
+void many_rows_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
+                   std::int64_t end_tile, Rows y, const AmxScratch& panel) {
+    const GroupRange range = whole_range(weight);
+    const std::int64_t quads = quads_per_product(range.quads), whole_rows = num_rows / kAmxRows * kAmxRows;
+    const bool corrected = bits == 8 && weight.zeros != nullptr;
+    const auto multiply = corrected ? multiply_rows<true> : multiply_rows<false>;
+    const TileSession session(quads);
+    if (whole_rows < num_rows) copy_last_rows(x.from(whole_rows), num_rows - whole_rows, panel.last_rows);
+    for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
+        const int outputs = tile_outputs(weight.outputs, tile);
+        const Rows y_tile = y.from(0, (tile - first_tile) * kTileOutputs);
+        unpack_tile<bits>(StoredTile<DotAvx512>(weight, tile), range, panel);
+        finish_writes();
+        for (std::int64_t row = 0; row < whole_rows; row += kAmxRows) {
+            multiply(panel, x.from(row), range, quads, kAmxRows, outputs, y_tile.from(row));
+        }
+        if (whole_rows == num_rows) continue;
+        multiply(panel, panel.last_rows, range, quads, num_rows - whole_rows, outputs, y_tile.from(whole_rows));
+    }
+}
+
+// Kernels::packed_linear of the `amx` unit.
+inline void packed_linear_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows,
+                              std::int64_t first_tile, std::int64_t end_tile, Rows y, std::byte* scratch) {
+    if (num_rows < kAmxLeastRows) {
+        return packed_linear<DotAvx512>(weight, x, num_rows, first_tile, end_tile, y, scratch);
+    }
+    Cutter cutter(scratch);
+    const AmxScratch panel = cut_scratch(cutter, weight.inputs, weight.groups, weight.group);
+    if (weight.bits == 8) return many_rows_amx<8>(weight, x, num_rows, first_tile, end_tile, y, panel);
+    if (weight.bits == 4) return many_rows_amx<4>(weight, x, num_rows, first_tile, end_tile, y, panel);
+    if (weight.bits == 3) return many_rows_amx<3>(weight, x, num_rows, first_tile, end_tile, y, panel);
+    many_rows_amx<2>(weight, x, num_rows, first_tile, end_tile, y, panel);
+}
+
+// Bytes of scratch for weights of up to `most_inputs` inputs, at the smallest group.
+inline std::size_t amx_scratch_bytes(std::int64_t most_inputs) {
+    Cutter cutter(nullptr);
+    const std::int64_t padded = padded_inputs(most_inputs);
+    cut_scratch(cutter, padded, padded / kQuadInputs, kQuadInputs);
+    return cutter.taken();
+}
+
+}  // namespace
+}  // namespace octavo

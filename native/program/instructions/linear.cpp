@@ -1,0 +1,230 @@
+#include "program/instructions/linear.hpp"
+
+#include <numeric>
+#include <stdexcept>
+
+#include "program/instructions/rowwise.hpp"
+#include "program/linear_cut.hpp"
+
+namespace octavo {
+namespace {
+
+// Features that tiles [first, end) of a matrix hold.
+std::int64_t num_features(const Matrix& matrix, std::int64_t first_tile, std::int64_t end_tile) {
+    return std::min(end_tile * kTileOutputs, matrix.outputs()) - first_tile * kTileOutputs;
+}
+
+class Linear final : public Instruction {
+public:
+    Linear(std::string name, Value x, std::vector<BiasedMatrix> matrices, std::vector<Value> outs)
+        : Instruction(std::move(name), "linear"), x_(x), matrices_(std::move(matrices)), outs_(std::move(outs)) {}
+    std::int64_t num_tasks(const Context& context, const StepView& step) const override {
+        std::int64_t total = 0;
+        for (std::size_t i = 0; i < matrices_.size(); ++i) total += cut(context, step, i).num_tasks();
+        return total;
+    }
+    void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
+        std::size_t i = 0;
+        for (std::int64_t n; task >= (n = cut(context, step, i).num_tasks()); ++i) task -= n;
+        const LinearCut c = cut(context, step, i);
+        const auto& [matrix, bias] = matrices_[i];
+        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
+        const Rows y = context.values->rows(outs_[i]).from(c.first_row(task), first);
+        multiply(*context.kernels, matrix, input_of(context, x_), c.first_row(task), rows, c.first_tile(task),
+                 c.end_tile(task), y, worker.kernel_scratch);
+        const std::int64_t features = num_features(matrix, c.first_tile(task), c.end_tile(task));
+        for (std::int64_t row = 0; row < rows; ++row) add_bias(*context.kernels, bias, first, features, y.row(row));
+    }
+    Cost cost(const Context&, const StepShape& shape) const override {
+        std::vector<const Matrix*> all;
+        for (const BiasedMatrix& each : matrices_) all.push_back(&each.matrix);
+        return linear_cost(all, static_cast<double>(rows_of(shape, x_.domain)));
+    }
+    std::string weights() const override {
+        std::string text;
+        for (const BiasedMatrix& each : matrices_) text += (text.empty() ? "" : ", ") + describe(each.matrix);
+        return text;
+    }
+
+private:
+    LinearCut cut(const Context& context, const StepView& step, std::size_t i) const {
+        return LinearCut::of(matrices_[i].matrix.tiles(), 1, rows_of(step, x_.domain), context.num_threads);
+    }
+
+    Value x_;
+    std::vector<BiasedMatrix> matrices_;
+    std::vector<Value> outs_;
+};
+
+class LinearAdd final : public Instruction {
+public:
+    LinearAdd(std::string name, Value x, BiasedMatrix matrix, Value residual)
+        : Instruction(std::move(name), "linear + add"), x_(x), matrix_(std::move(matrix)), residual_(residual) {}
+    std::int64_t num_tasks(const Context& context, const StepView& step) const override {
+        return cut(context, step).num_tasks();
+    }
+    void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
+        const LinearCut c = cut(context, step);
+        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
+        const std::int64_t features = num_features(matrix_.matrix, c.first_tile(task), c.end_tile(task));
+        const Rows y{worker.floats, c.panel_tiles * kTileOutputs};
+        multiply(*context.kernels, matrix_.matrix, input_of(context, x_), c.first_row(task), rows, c.first_tile(task),
+                 c.end_tile(task), y, worker.kernel_scratch);
+        const Rows residual = context.values->rows(residual_).from(c.first_row(task), first);
+        for (std::int64_t row = 0; row < rows; ++row) {
+            add_bias(*context.kernels, matrix_.bias, first, features, y.row(row));
+            context.kernels->add(y.row(row), features, residual.row(row));
+        }
+    }
+    Cost cost(const Context&, const StepShape& shape) const override {
+        return linear_cost({&matrix_.matrix}, static_cast<double>(rows_of(shape, x_.domain)));
+    }
+    std::string weights() const override { return describe(matrix_.matrix); }
+
+private:
+    LinearCut cut(const Context& context, const StepView& step) const {
+        return LinearCut::of(matrix_.matrix.tiles(), 1, rows_of(step, x_.domain), context.num_threads);
+    }
+
+    Value x_;
+    BiasedMatrix matrix_;
+    Value residual_;
+};
+
+class LinearGated final : public Instruction {
+public:
+    LinearGated(std::string name, Value x, BiasedMatrix gate, BiasedMatrix up, ActivationKind activation, Value out)
+        : Instruction(std::move(name), out.is_quantized() ? "gate/up + activation + quantize" : "gate/up + activation"),
+          x_(x), gate_(std::move(gate)), up_(std::move(up)), activation_(activation), out_{out},
+          align_(out.is_quantized() ? std::lcm(out.group, kTileOutputs) / kTileOutputs : 1) {}
+    std::int64_t num_tasks(const Context& context, const StepView& step) const override {
+        return cut(context, step).num_tasks();
+    }
+    void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
+        const LinearCut c = cut(context, step);
+        const MatrixInput x = input_of(context, x_);
+        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
+        const std::int64_t features = num_features(gate_.matrix, c.first_tile(task), c.end_tile(task));
+        const std::int64_t width = c.panel_tiles * kTileOutputs;
+        const Rows gate = out_.value.is_quantized()
+                              ? Rows{worker.floats, width}
+                              : context.values->rows(out_.value).from(c.first_row(task), first);
+        const Rows up{worker.floats + c.row_block * width, width};
+        for (const auto& [matrix, y] : {std::pair{&gate_.matrix, gate}, std::pair{&up_.matrix, up}}) {
+            multiply(*context.kernels, *matrix, x, c.first_row(task), rows, c.first_tile(task), c.end_tile(task), y,
+                     worker.kernel_scratch);
+        }
+        for (std::int64_t row = 0; row < rows; ++row) {
+            add_bias(*context.kernels, gate_.bias, first, features, gate.row(row));
+            add_bias(*context.kernels, up_.bias, first, features, up.row(row));
+            context.kernels->gated(gate.row(row), up.row(row), features, activation_);
+            out_.finish(context, c.first_row(task) + row, gate.row(row), features, first);
+        }
+    }
+    Cost cost(const Context&, const StepShape& shape) const override {
+        return linear_cost({&gate_.matrix, &up_.matrix}, static_cast<double>(rows_of(shape, x_.domain)));
+    }
+    std::string weights() const override { return describe(gate_.matrix) + " x 2"; }
+
+private:
+    LinearCut cut(const Context& context, const StepView& step) const {
+        return LinearCut::of(gate_.matrix.tiles(), align_, rows_of(step, x_.domain), context.num_threads, 2);
+    }
+
+    Value x_;
+    BiasedMatrix gate_, up_;
+    ActivationKind activation_;
+    RowOutput out_;
+    std::int64_t align_;
+};
+
+class Logits final : public Instruction {
+public:
+    Logits(std::string name, Value x, BiasedMatrix matrix, float softcap)
+        : Instruction(std::move(name), "logits"), x_(x), matrix_(std::move(matrix)), softcap_(softcap) {}
+    std::int64_t num_tasks(const Context& context, const StepView& step) const override {
+        return cut(context, step).num_tasks();
+    }
+    void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
+        const LinearCut c = cut(context, step);
+        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
+        const std::int64_t features = num_features(matrix_.matrix, c.first_tile(task), c.end_tile(task));
+        const Rows y = Rows{step.logits, step.vocabulary}.from(c.first_row(task), first);
+        multiply(*context.kernels, matrix_.matrix, input_of(context, x_), c.first_row(task), rows, c.first_tile(task),
+                 c.end_tile(task), y, worker.kernel_scratch);
+        for (std::int64_t row = 0; row < rows; ++row) {
+            add_bias(*context.kernels, matrix_.bias, first, features, y.row(row));
+            if (softcap_ != 0.0f) context.kernels->softcap(y.row(row), features, softcap_);
+        }
+    }
+    Cost cost(const Context&, const StepShape& shape) const override {
+        return linear_cost({&matrix_.matrix}, static_cast<double>(rows_of(shape, x_.domain)));
+    }
+    std::string weights() const override { return describe(matrix_.matrix); }
+
+private:
+    LinearCut cut(const Context& context, const StepView& step) const {
+        return LinearCut::of(matrix_.matrix.tiles(), 1, rows_of(step, x_.domain), context.num_threads);
+    }
+
+    Value x_;
+    BiasedMatrix matrix_;
+    float softcap_;
+};
+
+}  // namespace
+
+MatrixInput input_of(const Context& context, const Value& x) {
+    MatrixInput input;
+    if (x.is_quantized()) {
+        input.quantized = context.values->quantized(x);
+    } else {
+        const Rows rows = context.values->rows(x);
+        input.floats = {rows.data, rows.stride};
+    }
+    return input;
+}
+
+Cost linear_cost(const std::vector<const Matrix*>& matrices, double num_rows) {
+    Cost cost;
+    for (const Matrix* matrix : matrices) {
+        const double outputs = static_cast<double>(matrix->outputs()), inputs = static_cast<double>(matrix->inputs());
+        const double weight_bytes = num_rows > 0 ? static_cast<double>(matrix->num_bytes) : 0;
+        cost.num_bytes += weight_bytes + num_rows * (inputs * (matrix->packed ? 1 : 4) + outputs * 4);
+        cost.num_operations += 2 * num_rows * outputs * inputs;
+    }
+    return cost;
+}
+
+std::string describe(const Matrix& matrix) {
+    const std::string shape = " [" + std::to_string(matrix.outputs()) + ", " + std::to_string(matrix.inputs()) + "]";
+    if (matrix.packed) {
+        const std::int64_t group = matrix.packed->group * matrix.packed->groups_per_scale;
+        const std::string scales = group >= matrix.inputs() ? " per channel" : " group " + std::to_string(group);
+        return "int" + std::to_string(matrix.packed->bits) + (matrix.packed->zeros ? " asymmetric" : "") + scales + shape;
+    }
+    static constexpr const char* names[] = {"float32", "bfloat16", "float16"};
+    return names[static_cast<std::int32_t>(matrix.dense->format)] + shape;
+}
+
+void add_bias(const Kernels& kernels, const std::vector<float>& bias, std::int64_t first, std::int64_t features,
+              float* y) {
+    if (!bias.empty()) kernels.add(bias.data() + first, features, y);
+}
+
+std::unique_ptr<Instruction> make_linear(std::string name, Value x, std::vector<BiasedMatrix> matrices,
+                                         std::vector<Value> outs) {
+    return std::make_unique<Linear>(std::move(name), x, std::move(matrices), std::move(outs));
+}
+std::unique_ptr<Instruction> make_linear_add(std::string name, Value x, BiasedMatrix matrix, Value residual) {
+    return std::make_unique<LinearAdd>(std::move(name), x, std::move(matrix), residual);
+}
+std::unique_ptr<Instruction> make_linear_gated(std::string name, Value x, BiasedMatrix gate, BiasedMatrix up,
+                                               ActivationKind activation, Value out) {
+    return std::make_unique<LinearGated>(std::move(name), x, std::move(gate), std::move(up), activation, out);
+}
+std::unique_ptr<Instruction> make_logits(std::string name, Value x, BiasedMatrix matrix, float softcap) {
+    return std::make_unique<Logits>(std::move(name), x, std::move(matrix), softcap);
+}
+
+}  // namespace octavo

@@ -1,0 +1,39 @@
+// Matrix products, alone and with what follows them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "program/instruction.hpp"
+#include "program/matrix.hpp"
+
+namespace octavo {
+
+// A matrix with its bias (empty: none).
+struct BiasedMatrix {
+    Matrix matrix;
+    std::vector<float> bias;
+};
+
+// The activations of value `x` in the form its readers take.
+MatrixInput input_of(const Context& context, const Value& x);
+// Bytes of the matrices once, plus rows in and out; operations of all rows.
+Cost linear_cost(const std::vector<const Matrix*>& matrices, double num_rows);
+// "int4 group 64 [576, 576]"
+std::string describe(const Matrix& matrix);
+// Add features [first, first + features) of the bias, if there is one.
+void add_bias(const Kernels& kernels, const std::vector<float>& bias, std::int64_t first, std::int64_t features,
+              float* y);
+
+// Several products of one input; out[i] = x @ matrices[i].T + bias.
+std::unique_ptr<Instruction> make_linear(std::string name, Value x, std::vector<BiasedMatrix> matrices,
+                                         std::vector<Value> outs);
+// residual += x @ matrix.T + bias
+std::unique_ptr<Instruction> make_linear_add(std::string name, Value x, BiasedMatrix matrix, Value residual);
+// out = activation(x @ gate.T + gate bias) * (x @ up.T + up bias). A quantized `out` needs groups of whole tiles.
+std::unique_ptr<Instruction> make_linear_gated(std::string name, Value x, BiasedMatrix gate, BiasedMatrix up,
+                                               ActivationKind activation, Value out);
+// The step's logits = x @ matrix.T + bias, soft-capped unless `softcap` is 0.
+std::unique_ptr<Instruction> make_logits(std::string name, Value x, BiasedMatrix matrix, float softcap);
+
+}  // namespace octavo

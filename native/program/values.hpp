@@ -1,0 +1,58 @@
+// Values: what flows between instructions. A value is a view on a slot; values whose lifetimes do not overlap may
+// share one. Slots get their memory once, for the largest step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/rows.hpp"
+#include "program/aligned_memory.hpp"
+
+namespace octavo {
+
+// Rows of a value: one for each token of the step, or one for each row whose logits are wanted.
+enum class Domain { tokens, logits };
+
+struct Value {
+    std::int64_t slot = 0;
+    std::int64_t features = 0;
+    std::int64_t group = 0;  // 0: float32, otherwise int8 in groups of this many features
+    Domain domain = Domain::tokens;
+
+    bool is_quantized() const { return group != 0; }
+};
+
+class Values {
+public:
+    Values(std::int64_t max_rows, std::int64_t max_logit_rows) : max_rows_(max_rows), max_logit_rows_(max_logit_rows) {}
+
+    static std::int64_t float_row_bytes(std::int64_t features);
+    static std::int64_t quantized_row_bytes(std::int64_t features, std::int64_t group);
+
+    std::int64_t add_slot(std::int64_t bytes_per_row, Domain domain);
+    // Throws std::invalid_argument if a row does not fit the slot.
+    std::int64_t add(const Value& value);
+    // Throws std::out_of_range for an unknown id.
+    const Value& operator[](std::int64_t id) const { return values_.at(static_cast<std::size_t>(id)); }
+
+    // Memory for all slots; no slot can be added afterwards.
+    void allocate();
+    Rows rows(const Value& value) const;
+    QuantizedRows quantized(const Value& value) const;
+    std::int64_t max_rows(Domain domain) const { return domain == Domain::tokens ? max_rows_ : max_logit_rows_; }
+    std::int64_t num_bytes() const { return static_cast<std::int64_t>(memory_.num_bytes()); }
+
+private:
+    struct Slot {
+        std::int64_t bytes_per_row;
+        Domain domain;
+        std::byte* memory;
+    };
+
+    std::int64_t max_rows_, max_logit_rows_;
+    std::vector<Slot> slots_;
+    std::vector<Value> values_;
+    AlignedMemory memory_;
+};
+
+}  // namespace octavo

@@ -237,6 +237,12 @@ void bind_instructions(nb::class_<Program>& type) {
         require(build.value(x).domain == Domain::tokens && build.value(out).domain == Domain::logits, name, "it goes from tokens to logits");
         p.add(make_gather(name, build.value(x), build.value(out)));
     });
+    type.def("copy", [](Program& p, const std::string& name, std::int64_t x, std::int64_t out) {
+        const Builder build{p};
+        build.same_features(name, build.float_value(name, x), build.float_value(name, out));
+        require(build.value(x).domain == build.value(out).domain, name, "both have the same rows");
+        p.add(make_copy(name, build.value(x), build.value(out)));
+    });
     type.def("linear", &add_linear, nb::arg("name"), nb::arg("x"), nb::arg("matrices"), nb::arg("biases"), nb::arg("outs"));
     type.def("linear_add", &add_linear_add, nb::arg("name"), nb::arg("x"), nb::arg("matrix"), nb::arg("bias").none(), nb::arg("residual"));
     type.def("linear_gated", &add_linear_gated, nb::arg("name"), nb::arg("x"), nb::arg("gate"), nb::arg("gate_bias").none(), nb::arg("up"),

@@ -209,6 +209,23 @@ private:
     Value x_, out_;
 };
 
+class Copy final : public RowwiseInstruction {
+public:
+    Copy(std::string name, Value x, Value out)
+        : RowwiseInstruction(std::move(name), "copy", x.domain), x_(x), out_(out) {}
+    Cost cost(const Context&, const StepShape& shape) const override {
+        return cost_of_rows(shape, 8.0 * features_of(x_), 0.0);
+    }
+
+protected:
+    void run_row(const Context& context, const StepView&, std::int64_t row, const Worker&) const override {
+        copy_row(context.values->rows(x_).row(row), x_.features, context.values->rows(out_).row(row));
+    }
+
+private:
+    Value x_, out_;
+};
+
 }  // namespace
 
 void RowwiseInstruction::run(const Context& context, const StepView& step, std::int64_t task,
@@ -245,6 +262,9 @@ std::unique_ptr<Instruction> make_add(std::string name, Value x, Value y, Value 
 }
 std::unique_ptr<Instruction> make_gather(std::string name, Value x, Value out) {
     return std::make_unique<Gather>(std::move(name), x, out);
+}
+std::unique_ptr<Instruction> make_copy(std::string name, Value x, Value out) {
+    return std::make_unique<Copy>(std::move(name), x, out);
 }
 
 }  // namespace octavo

@@ -58,5 +58,7 @@ std::unique_ptr<Instruction> make_write_kv(std::string name, Value k, Value v, s
 std::unique_ptr<Instruction> make_gated(std::string name, Value gate, Value up, ActivationKind activation, Value out);
 std::unique_ptr<Instruction> make_add(std::string name, Value x, Value y, Value out);
 std::unique_ptr<Instruction> make_gather(std::string name, Value x, Value out);
+// For a value that is changed in place while its old numbers are still needed.
+std::unique_ptr<Instruction> make_copy(std::string name, Value x, Value out);
 
 }  // namespace octavo

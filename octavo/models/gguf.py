@@ -26,6 +26,7 @@ _ARCHITECTURES = {
     "llama": ("LlamaForCausalLM", "llama"),
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
 }
 _GLOBAL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -41,6 +42,11 @@ _LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    # Experts are stacked, and their names are those of such a Hugging Face file (`StackedExperts`).
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
 }
 _GEMMA_NAMES = {
     "post_attention_norm": "post_attention_layernorm",
@@ -76,6 +82,9 @@ class GgufCheckpoint(Checkpoint):
         if self._architecture == "llama" and ".k_proj." in name:
             return _restore_halves(tensor, self.config["num_key_value_heads"])
         return tensor
+
+    def get_matrix(self, name: str, index: int) -> Tensor:
+        return self._file.get_matrix(self._stored_name(name), index)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._file.shape(self._stored_name(name))
@@ -165,11 +174,13 @@ def make_config(file: GgufFile, architecture: str, rope_divisors: Tensor | None)
         "rms_norm_eps": _short_decimal(metadata.take("attention.layer_norm_rms_epsilon", 1e-5)),
         "tie_word_embeddings": "output.weight" not in file.names(),
     }
-    if architecture == "llama":
+    experts = _expert_fields(metadata, architecture)
+    if architecture == "llama" and not experts:
         config["attention_bias"] = "blk.0.attn_q.bias" in file.names()
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in file.names()
     config |= _token_ids(file.metadata)
     config |= _gemma_fields(metadata, config) if architecture == "gemma3" else _window_fields(metadata, architecture)
+    config |= experts
     config |= _rope_fields(metadata, architecture, rope_divisors)
     metadata.finish()
     return config
@@ -194,6 +205,31 @@ def _gemma_fields(metadata: _Metadata, config: dict[str, Any]) -> dict[str, Any]
         "attn_logit_softcapping": metadata.take("attn_logit_softcapping"),
         "rope_local_base_freq": metadata.take("rope.freq_base_swa", 10_000.0),
     }
+
+
+def _expert_fields(metadata: _Metadata, architecture: str) -> dict[str, Any]:
+    """Experts in a llama-architecture file are Mixtral's. llama.cpp makes the weights of the chosen experts sum to 1
+    for both families, whatever `norm_topk_prob` was, and has experts in every layer."""
+    num_experts = metadata.take("expert_count", 0)
+    per_token = metadata.take("expert_used_count", 0)
+    size = metadata.take("expert_feed_forward_length")
+    neutral = {
+        "expert_weights_norm": True,
+        "expert_weights_scale": 1.0,
+        "expert_gating_func": 1,
+        "expert_shared_count": 0,
+    }
+    for key, value in neutral.items():
+        if metadata.take(key, value) != value:
+            raise UnsupportedModel(f"GGUF metadata {key}: only {value!r} is understood")
+    if not num_experts:
+        return {}
+    fields = {"num_local_experts": num_experts, "num_experts_per_tok": per_token}
+    if architecture == "llama":
+        return {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **fields}
+    if architecture == "qwen3moe":
+        return {**fields, "moe_intermediate_size": size, "norm_topk_prob": True}
+    raise UnsupportedModel(f"GGUF metadata expert_count is {num_experts}: not understood for {architecture}")
 
 
 def _window_fields(metadata: _Metadata, architecture: str) -> dict[str, Any]:

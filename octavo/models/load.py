@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from octavo.core.errors import CheckpointError, InvalidField
+from octavo.core.errors import CheckpointError, InvalidField, UnsupportedModel
 from octavo.models.decoder import DecoderLayer, DecoderModel
 from octavo.models.registry import read_spec
 from octavo.models.rope import make_rope
 from octavo.models.spec import ModelSpec, RopeSpec
+from octavo.models.stacked_experts import StackedExperts, has_stacked_experts
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.ops.base import Attention, Embedding, Experts, GatedMlp, Linear, Norm, Rope
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
@@ -66,8 +67,18 @@ def open_model_checkpoint(source: str | Path) -> Checkpoint:
     if isinstance(checkpoint, GgufFile):
         from octavo.models.gguf import GgufCheckpoint
 
-        return GgufCheckpoint(checkpoint)
-    return checkpoint
+        checkpoint = GgufCheckpoint(checkpoint)
+    return _unstacked(checkpoint)
+
+
+def _unstacked(checkpoint: Checkpoint) -> Checkpoint:
+    """The same checkpoint; stacked experts one by one if the model is one that Octavo knows."""
+    if not has_stacked_experts(checkpoint):
+        return checkpoint
+    try:
+        return StackedExperts(checkpoint, read_spec(checkpoint.config))
+    except UnsupportedModel:
+        return checkpoint  # for `inspect`; loading will say what is not understood
 
 
 def build_model(

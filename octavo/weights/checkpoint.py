@@ -38,6 +38,15 @@ class Checkpoint(ABC):
     def get(self, name: str) -> Tensor | PackedTensor:
         """One tensor in its stored dtype (block-quantized GGUF types: float32), or a packed matrix."""
 
+    def get_matrix(self, name: str, index: int) -> Tensor:
+        """Matrix `index` of a stack `[matrices, outputs, inputs]`, without reading the others where that can be."""
+        from octavo.numerics.packed_tensor import PackedTensor
+
+        stack = self.get(name)
+        if isinstance(stack, PackedTensor):
+            raise CheckpointError(f"{self.source}: {name} is packed; only single matrices may be")
+        return stack[index]
+
     @abstractmethod
     def shape(self, name: str) -> tuple[int, ...]:
         """Logical shape `[outputs, inputs]`, without reading the tensor."""
@@ -45,6 +54,10 @@ class Checkpoint(ABC):
     @abstractmethod
     def tensor_bytes(self, name: str) -> int:
         """Stored bytes of one tensor, scales and zero points included."""
+
+    def tensor_type(self, name: str) -> str:
+        """The format's own name of how a dense tensor is stored, such as `BF16` or `Q4_K`."""
+        return "unknown"
 
     @property
     @abstractmethod

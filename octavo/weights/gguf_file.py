@@ -5,6 +5,7 @@ What the names mean to a model (and llama's row order of q and k) is the busines
 
 from __future__ import annotations
 
+import math
 import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,15 +71,27 @@ class GgufFile(Checkpoint):
     def get(self, name: str) -> Tensor:
         """The tensor, row-major `[outputs, inputs]`: F16 and BF16 as they are, everything else float32."""
         info = self._info(name)
+        return self._read(info, info.shape, 0)
+
+    def get_matrix(self, name: str, index: int) -> Tensor:
+        info = self._info(name)
+        if not 0 <= index < info.shape[0]:
+            raise CheckpointError(f"{self.source}: tensor {name} holds {info.shape[0]} matrices, there is no {index}")
+        return self._read(info, info.shape[1:], index)
+
+    def _read(self, info: TensorInfo, shape: tuple[int, ...], index: int) -> Tensor:
+        """Part `index` of equal parts of that shape, one after the other in the file."""
         if info.tensor_type not in READABLE_TYPES:
             readable = ", ".join(READABLE_TYPES)
             raise CheckpointError(
-                f"{self.source}: tensor {name} has type {info.tensor_type}, which is not read; these are: {readable}"
+                f"{self.source}: tensor {info.name} has type {info.tensor_type}, which is not read; "
+                f"these are: {readable}"
             )
-        raw = np.frombuffer(self._map, np.uint8, info.num_bytes, info.offset)
+        num_bytes = info.num_bytes * math.prod(shape) // info.num_weights
+        raw = np.frombuffer(self._map, np.uint8, num_bytes, info.offset + index * num_bytes)
         if info.tensor_type in _PLAIN_DTYPES:
-            return torch.from_numpy(raw.copy()).view(_PLAIN_DTYPES[info.tensor_type]).reshape(info.shape)
-        return torch.from_numpy(_dequantize(raw, info)).reshape(info.shape)
+            return torch.from_numpy(raw.copy()).view(_PLAIN_DTYPES[info.tensor_type]).reshape(shape)
+        return torch.from_numpy(_dequantize(raw, info.tensor_type)).reshape(shape)
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._header.tensors:
@@ -94,15 +107,16 @@ def _map_file(source: Path) -> mmap.mmap:
         raise CheckpointError(f"{source}: cannot be read: {error}") from error
 
 
-def _dequantize(raw: np.ndarray, info: TensorInfo) -> np.ndarray:
+def _dequantize(raw: np.ndarray, type_name: str) -> np.ndarray:
     """Blocks -> float32 values, by the `gguf` package's own formulas."""
     import gguf
 
-    tensor_type = gguf.GGMLQuantizationType[info.tensor_type]
+    tensor_type = gguf.GGMLQuantizationType[type_name]
     block_weights, block_bytes = gguf.GGML_QUANT_SIZES[tensor_type]
     chunk_blocks = _CHUNK_WEIGHTS // block_weights
-    values = np.empty(info.num_weights, np.float32)
-    for first in range(0, len(raw) // block_bytes, chunk_blocks):
+    num_blocks = len(raw) // block_bytes
+    values = np.empty(num_blocks * block_weights, np.float32)
+    for first in range(0, num_blocks, chunk_blocks):
         blocks = raw[first * block_bytes : (first + chunk_blocks) * block_bytes].reshape(1, -1)
         chunk = gguf.quants.dequantize(blocks, tensor_type).reshape(-1)
         values[first * block_weights : first * block_weights + len(chunk)] = chunk

@@ -14,7 +14,6 @@ from octavo.core.errors import CheckpointError
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.compressed_tensors_directory import CompressedTensorsDirectory
-from octavo.weights.safetensors_directory import SafetensorsDirectory
 
 
 @dataclass(slots=True)
@@ -68,10 +67,7 @@ def _storage(checkpoint: Checkpoint, name: str) -> tuple[str, int | None]:
         module_format = checkpoint.module_format(name)
         if module_format is not None:
             return f"{module_format.scheme}, {module_format.layout}", module_format.scheme.bits
-    if isinstance(checkpoint, SafetensorsDirectory):
-        return checkpoint.stored_dtype(name), None
-    tensor_type = getattr(checkpoint, "tensor_type", None)  # a GGUF file, perhaps under other names
-    return (tensor_type(name) if tensor_type else "unknown"), None
+    return checkpoint.tensor_type(name), None
 
 
 def _problems(tensor: Tensor | PackedTensor) -> Iterator[str]:

@@ -46,6 +46,13 @@ class SafetensorsDirectory(Checkpoint):
     def shape(self, name: str) -> tuple[int, ...]:
         return self.stored_shape(name)
 
+    def get_matrix(self, name: str, index: int) -> Tensor:
+        matrix: Tensor = self._slice(name)[index]
+        return matrix
+
+    def tensor_type(self, name: str) -> str:
+        return self.stored_dtype(name)
+
     def tensor_bytes(self, name: str) -> int:
         return self.stored_bytes(name)
 

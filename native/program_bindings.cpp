@@ -14,6 +14,7 @@
 
 #include "pack_weight.hpp"
 #include "program/instructions/attend.hpp"
+#include "program/instructions/experts.hpp"
 #include "program/instructions/linear.hpp"
 #include "program/instructions/project_qkv.hpp"
 #include "program/instructions/rowwise.hpp"
@@ -60,7 +61,8 @@ ActivationKind activation_named(const std::string& name) {
 Domain domain_named(const std::string& name) {
     if (name == "tokens") return Domain::tokens;
     if (name == "logits") return Domain::logits;
-    throw std::invalid_argument("domain '" + name + "' is not one of tokens, logits");
+    if (name == "routed") return Domain::routed;
+    throw std::invalid_argument("domain '" + name + "' is not one of tokens, logits, routed");
 }
 
 void require(bool condition, const std::string& instruction, const char* what) {
@@ -180,6 +182,35 @@ void add_logits(Program& program, const std::string& name, std::int64_t x, const
     program.add(make_logits(name, build.value(x), build.matrix(name, build.value(x), matrix, bias), softcap));
 }
 
+// `mlps`: (gate, gate bias, up, up bias, down, down bias) of each expert.
+void add_experts(Program& program, const std::string& name, std::int64_t x, const nb::handle& router, const nb::list& mlps,
+                 std::int64_t experts_per_token, bool renormalize, const std::string& activation, std::int64_t routed_x,
+                 std::int64_t routed_hidden, std::int64_t routed_y, std::int64_t out) {
+    const Builder build{program};
+    ExpertsSpec spec;
+    spec.router = build.matrix(name, build.float_value(name, x), router, std::nullopt).matrix;
+    spec.experts_per_token = experts_per_token;
+    spec.renormalize = renormalize;
+    spec.activation = activation_named(activation);
+    const RoutedValues routed{build.value(routed_x), build.value(routed_hidden), build.float_value(name, routed_y)};
+    for (const nb::handle mlp : mlps) {
+        const auto bias = [&](int i) { return nb::cast<Vector>(mlp[i]); };
+        spec.mlps.push_back({build.matrix(name, routed.x, mlp[0], bias(1)), build.matrix(name, routed.x, mlp[2], bias(3)),
+                             build.matrix(name, routed.hidden, mlp[4], bias(5))});
+        require(spec.mlps.back().gate.matrix.outputs() == routed.hidden.features &&
+                    spec.mlps.back().up.matrix.outputs() == routed.hidden.features &&
+                    spec.mlps.back().down.matrix.outputs() == routed.y.features, name, "an expert has other sizes");
+    }
+    require(spec.router.dense && spec.router.outputs() == spec.num_experts(), name, "the router must be dense, one output for each expert");
+    require(experts_per_token >= 1 && experts_per_token <= spec.num_experts(), name, "experts_per_token is outside 1..experts");
+    require(program.values().max_rows(Domain::routed) >= program.values().max_rows(Domain::tokens) * experts_per_token, name,
+            "the program was made for fewer experts per token");
+    require(!routed.hidden.is_quantized() || routed.hidden.group <= 256, name, "hidden features in groups above 256 are not supported");
+    build.same_features(name, routed.y, build.float_value(name, out));
+    program.need_experts(spec.num_experts());
+    for (auto& phase : make_experts(name, build.value(x), std::move(spec), routed, build.value(out))) program.add(std::move(phase));
+}
+
 void bind_instructions(nb::class_<Program>& type) {
     type.def("embed", [](Program& p, const std::string& name, const nb::handle& matrix, float multiplier, std::int64_t out) {
         const Builder build{p};
@@ -251,6 +282,8 @@ void bind_instructions(nb::class_<Program>& type) {
              nb::arg("k_bias").none(), nb::arg("v_bias").none(), nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("rope"),
              nb::arg("layer"), nb::arg("shape"), nb::arg("q_out"));
     type.def("attend", &add_attend, nb::arg("name"), nb::arg("q"), nb::arg("layer"), nb::arg("shape"), nb::arg("out"));
+    type.def("experts", &add_experts, nb::arg("name"), nb::arg("x"), nb::arg("router"), nb::arg("mlps"), nb::arg("experts_per_token"),
+             nb::arg("renormalize"), nb::arg("activation"), nb::arg("routed_x"), nb::arg("routed_hidden"), nb::arg("routed_y"), nb::arg("out"));
     type.def("logits", &add_logits, nb::arg("name"), nb::arg("x"), nb::arg("matrix"), nb::arg("bias").none(), nb::arg("softcap"));
 }
 
@@ -345,10 +378,11 @@ void bind_program(nb::module_& module) {
         }, nb::arg("layers"), nb::arg("block_size"), nb::arg("format"));
     nb::class_<Program> program(module, "Program");
     program.def("__init__", [](Program* p, std::shared_ptr<ThreadTeam> team, const std::string& unit, std::shared_ptr<KvStore> kv,
-                               std::int64_t max_rows, std::int64_t max_logit_rows) {
+                               std::int64_t max_rows, std::int64_t max_logit_rows, std::int64_t experts_per_token) {
         const KernelUnit& chosen = unit.empty() ? best_unit() : unit_named(unit);
-        new (p) Program(std::move(team), *chosen.kernels, std::move(kv), max_rows, max_logit_rows);
-    }, nb::arg("team"), nb::arg("unit"), nb::arg("kv"), nb::arg("max_rows"), nb::arg("max_logit_rows"));
+        new (p) Program(std::move(team), *chosen.kernels, std::move(kv), max_rows, max_logit_rows, experts_per_token);
+    }, nb::arg("team"), nb::arg("unit"), nb::arg("kv"), nb::arg("max_rows"), nb::arg("max_logit_rows"),
+       nb::arg("experts_per_token") = 0);
     bind_values(program);
     bind_instructions(program);
     bind_running(program);

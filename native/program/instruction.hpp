@@ -9,6 +9,7 @@
 #include "program/attention_plan.hpp"
 #include "program/kv_store.hpp"
 #include "program/rope_tables.hpp"
+#include "program/routing.hpp"
 #include "program/step_view.hpp"
 #include "program/values.hpp"
 
@@ -22,6 +23,7 @@ struct Context {
     Values* values = nullptr;
     RopeTables* ropes = nullptr;
     AttentionPlans* plans = nullptr;
+    Routing* routing = nullptr;
 };
 
 // Memory of one thread.
@@ -58,6 +60,7 @@ private:
     std::string name_, kind_;
 };
 
+// Rows of the tokens and logits domains; how many rows are routed depends on the layer.
 inline std::int64_t rows_of(const StepView& step, Domain domain) {
     return domain == Domain::tokens ? step.num_rows() : step.num_logit_rows();
 }

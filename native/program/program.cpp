@@ -19,9 +19,10 @@ std::int64_t part_floats(std::int64_t rows, std::int64_t head_dim) { return rows
 }  // namespace
 
 Program::Program(std::shared_ptr<ThreadTeam> team, const Kernels& kernels, std::shared_ptr<KvStore> kv,
-                 std::int64_t max_rows, std::int64_t max_logit_rows)
-    : team_(std::move(team)), kv_(std::move(kv)), values_(max_rows, max_logit_rows) {
-    context_ = {&kernels, team_->num_threads(), kv_.get(), &values_, &ropes_, &plans_};
+                 std::int64_t max_rows, std::int64_t max_logit_rows, std::int64_t experts_per_token)
+    : team_(std::move(team)), kv_(std::move(kv)), values_(max_rows, max_logit_rows, experts_per_token),
+      experts_per_token_(experts_per_token) {
+    context_ = {&kernels, team_->num_threads(), kv_.get(), &values_, &ropes_, &plans_, &routing_};
 }
 
 void Program::add(std::unique_ptr<Instruction> instruction) {
@@ -41,9 +42,10 @@ void Program::allocate() {
     if (most_head_dim_ > 0) {
         plans_.allocate(part_floats(kMostSplitQueries * most_heads_per_kv_, most_head_dim_), most_kv_heads_);
     }
+    if (most_experts_ > 0) routing_.allocate(values_.max_rows(Domain::tokens), most_experts_, experts_per_token_);
     const std::int64_t rows = kMostQueries * most_heads_per_kv_;
     const std::int64_t attention_floats = 2 * part_floats(rows, most_head_dim_) + rows * most_head_dim_;
-    const std::int64_t floats = std::max({kScratchFloats, attention_floats, most_inputs_});
+    const std::int64_t floats = std::max({kScratchFloats, attention_floats, most_inputs_, round_up(most_experts_, 16)});
     const auto kernel_bytes = static_cast<std::int64_t>(
         context_.kernels->scratch_bytes(most_inputs_, most_head_dim_, most_heads_per_kv_, kMostQueries));
     constexpr std::int64_t page = 4096;  // threads do not share pages

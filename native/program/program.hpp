@@ -19,8 +19,9 @@ struct ChunkSpec {
 
 class Program final : private Job {
 public:
+    // `experts_per_token`: the most that any layer uses; 0 without mixtures of experts.
     Program(std::shared_ptr<ThreadTeam> team, const Kernels& kernels, std::shared_ptr<KvStore> kv, std::int64_t max_rows,
-            std::int64_t max_logit_rows);
+            std::int64_t max_logit_rows, std::int64_t experts_per_token);
 
     Values& values() { return values_; }
     RopeTables& ropes() { return ropes_; }
@@ -29,6 +30,7 @@ public:
     void add(std::unique_ptr<Instruction> instruction);
     // What attention of this shape and matrices of so many inputs need of each thread; before the first run.
     void need_attention(const AttentionShape& shape);
+    void need_experts(std::int64_t num_experts) { most_experts_ = std::max(most_experts_, num_experts); }
     void need_inputs(std::int64_t inputs) { most_inputs_ = std::max(most_inputs_, inputs); }
 
     // Entries from `first_index` on are replaced. Throws std::out_of_range for a gap or a block that is not there.
@@ -63,12 +65,14 @@ private:
     Values values_;
     RopeTables ropes_;
     AttentionPlans plans_;
+    Routing routing_;
     Context context_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::unordered_map<std::int64_t, std::vector<std::int32_t>> block_tables_;
     StepView step_;
 
     std::int64_t most_inputs_ = 0, most_head_dim_ = 0, most_heads_per_kv_ = 0, most_kv_heads_ = 0;
+    std::int64_t most_experts_ = 0, experts_per_token_ = 0;
     AlignedMemory scratch_;
     std::vector<Worker> workers_;
     bool allocated_ = false, timed_ = false;

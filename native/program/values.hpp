@@ -10,8 +10,8 @@
 
 namespace octavo {
 
-// Rows of a value: one for each token of the step, or one for each row whose logits are wanted.
-enum class Domain { tokens, logits };
+// Rows of a value: one for each token of the step, for each row whose logits are wanted, or for each expert a token uses.
+enum class Domain { tokens, logits, routed };
 
 struct Value {
     std::int64_t slot = 0;
@@ -24,7 +24,8 @@ struct Value {
 
 class Values {
 public:
-    Values(std::int64_t max_rows, std::int64_t max_logit_rows) : max_rows_(max_rows), max_logit_rows_(max_logit_rows) {}
+    Values(std::int64_t max_rows, std::int64_t max_logit_rows, std::int64_t experts_per_token)
+        : max_rows_(max_rows), max_logit_rows_(max_logit_rows), max_routed_rows_(max_rows * experts_per_token) {}
 
     static std::int64_t float_row_bytes(std::int64_t features);
     static std::int64_t quantized_row_bytes(std::int64_t features, std::int64_t group);
@@ -39,7 +40,9 @@ public:
     void allocate();
     Rows rows(const Value& value) const;
     QuantizedRows quantized(const Value& value) const;
-    std::int64_t max_rows(Domain domain) const { return domain == Domain::tokens ? max_rows_ : max_logit_rows_; }
+    std::int64_t max_rows(Domain domain) const {
+        return domain == Domain::tokens ? max_rows_ : domain == Domain::logits ? max_logit_rows_ : max_routed_rows_;
+    }
     std::int64_t num_bytes() const { return static_cast<std::int64_t>(memory_.num_bytes()); }
 
 private:
@@ -49,7 +52,7 @@ private:
         std::byte* memory;
     };
 
-    std::int64_t max_rows_, max_logit_rows_;
+    std::int64_t max_rows_, max_logit_rows_, max_routed_rows_;
     std::vector<Slot> slots_;
     std::vector<Value> values_;
     AlignedMemory memory_;

@@ -120,6 +120,21 @@ def test_qwen_windows_on_upper_layers(tmp_path: Path) -> None:
     assert_close(whole(loaded.model, TOKENS), oracle_whole(directory, TOKENS))
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 2},
+        {"use_sliding_window": True, "sliding_window": 20, "attention_bias": True},
+        {"num_experts": 4, "num_experts_per_tok": 4},
+    ],
+)
+def test_mixture_variants(fields: dict[str, Any], tmp_path: Path) -> None:
+    directory = make_tiny("qwen3-moe", tmp_path / "model", **fields)
+    model, expected = load_model(directory).model, oracle_whole(directory, TOKENS)
+    assert_close(whole(model, TOKENS), expected)
+    assert_close(steps(model, TOKENS), expected)
+
+
 def test_bfloat16_weights_equal_transformers_with_rounded_weights(tmp_path: Path) -> None:
     """bfloat16 is a storage dtype: the arithmetic stays float32."""
     directory = make_tiny("llama-tied", tmp_path / "model")

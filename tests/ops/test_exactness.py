@@ -45,9 +45,10 @@ def pack(linear: Linear) -> Linear:
     return Linear(linear.name, packed, linear.bias)
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, "packed", "bfloat16", "odd sizes"])
+@pytest.fixture(scope="module", params=[*FAMILIES, "packed", "packed experts", "bfloat16", "odd sizes"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecoderModel:
-    family = request.param if request.param in FAMILIES else "llama-tied"
+    others = {"packed experts": "mixtral"}
+    family = request.param if request.param in FAMILIES else others.get(request.param, "llama-tied")
     fields = {"max_position_embeddings": 512, "num_hidden_layers": 3 if family == "gemma3" else 2}
     if family == "gemma3":
         fields["layer_types"] = ["sliding_attention", "full_attention", "sliding_attention"]
@@ -55,7 +56,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         fields |= {"hidden_size": 60, "intermediate_size": 172, "head_dim": 10, "vocab_size": 291}
     directory: Path = make_tiny(family, tmp_path_factory.mktemp("tiny"), **fields)
     loaded = load_model(directory, dtype=torch.bfloat16 if request.param == "bfloat16" else torch.float32).model
-    if request.param == "packed":
+    if request.param.startswith("packed"):
         for layer in loaded.layers:
             for linear in list(layer.linears()):
                 layer.replace_linear(pack(linear))

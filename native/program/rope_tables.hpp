@@ -16,6 +16,8 @@ public:
     void set(std::int64_t table, const float* cos, const float* sin, std::int64_t num_positions) {
         Table& t = tables_.at(static_cast<std::size_t>(table));
         t.num_positions = num_positions;
+        t.cos = {};  // gone before the new one is there
+        t.sin = {};
         t.cos.assign(cos, cos + num_positions * t.half);
         t.sin.assign(sin, sin + num_positions * t.half);
     }

@@ -6,17 +6,80 @@ import json
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from octavo import __version__
+from octavo.cli.engine_options import IsaOption, ThreadsOption
+from octavo.core.errors import InvalidField
 from octavo.core.units import format_bytes
 
 
-def run(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Show the processor, threads, memory, torch and the native kernels, and what was chosen and why."""
+def run(
+    model: Annotated[str | None, typer.Argument(help="Show which kernel computes each layer of this model.")] = None,
+    program: Annotated[bool, typer.Option("--program", help="Time each instruction of the model's program.")] = False,
+    rows: Annotated[int, typer.Option(min=1, help="--program: tokens in the step, one of each sequence.")] = 1,
+    context: Annotated[int, typer.Option(min=0, help="--program: positions before them.")] = 16,
+    prefill: Annotated[bool, typer.Option("--prefill", help="--program: the tokens are one prompt's chunk.")] = False,
+    kv_dtype: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "bfloat16",
+    threads: ThreadsOption = None,
+    isa: IsaOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the processor, threads, memory, torch and the native kernels, and what was chosen and why; with a model,
+    what computes each of its layers and how near that is to what the machine allows."""
+    if model is None:
+        _refuse_model_options(program, threads, isa)
+        _show_machine(as_json)
+    else:
+        _show_model(model, program, Rows(rows, context, prefill), ExecutorOptions(threads, isa, kv_dtype), as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The step that is timed."""
+
+    num_rows: int
+    context: int
+    is_prefill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    threads: int | None
+    isa: str | None
+    kv_dtype: str
+
+
+def _refuse_model_options(program: bool, threads: int | None, isa: str | None) -> None:
+    for name, value in (("--program", program or None), ("--threads", threads), ("--isa", isa)):
+        if value is not None:
+            raise InvalidField(name, value, "it needs a model: octavo doctor MODEL")
+
+
+def _show_model(model: str, timed: bool, step: Rows, options: ExecutorOptions, as_json: bool) -> None:
+    from octavo.cli import program_report as report
+
+    if options.kv_dtype not in report.KV_DTYPES:
+        raise InvalidField("kv_dtype", options.kv_dtype, f"must be one of {', '.join(report.KV_DTYPES)}")
+    executor = report.make_executor(model, step.num_rows, step.context, options.threads, options.isa, options.kv_dtype)
+    facts = report.kernels_of(executor)
+    if not timed:
+        print(json.dumps(facts) if as_json else "\n".join(report.kernel_lines(facts)))
+        return
+    from octavo.ops.native.roofline import profile_program
+
+    profile = profile_program(executor, step.num_rows, step.context, step.is_prefill)
+    if as_json:
+        print(json.dumps({**facts, "profile": report.profile_facts(profile)}))
+    else:
+        print("\n".join([*report.kernel_lines(facts), "", *report.profile_lines(profile)]))
+
+
+def _show_machine(as_json: bool) -> None:
     report = examine()
     if as_json:
         print(json.dumps(report))

@@ -8,6 +8,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from octavo.numerics.packed_tensor import PackedTensor
+from octavo.ops.base import Linear
 from octavo.ops.native.recorder import LinearCall, LogitsCall, OpCall, Symbol
 
 #: The group of features whose activations share a scale where they meet this weight; None for float activations.
@@ -38,7 +39,9 @@ class Graph:
 
     def group(self, call: LinearCall | LogitsCall) -> int | None:
         """The form in which a linear wants its input: a group of int8 activations, or None for floats."""
-        linear = call.linear if isinstance(call, LinearCall) else call.head
+        return self.group_of(call.linear if isinstance(call, LinearCall) else call.head)
+
+    def group_of(self, linear: Linear) -> int | None:
         return self._group(linear.weight)
 
     def forms(self, symbol: Symbol) -> set[int | None]:

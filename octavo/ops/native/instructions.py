@@ -15,14 +15,16 @@ from typing import Any
 from torch import Tensor
 
 from octavo.numerics.packed_tensor import PackedTensor
-from octavo.ops.base import Activation, Attention, Embedding, Linear, Norm, Rope
+from octavo.ops.base import Activation, Attention, Embedding, Experts, Linear, Norm, Rope
 
 
 class Domain(StrEnum):
-    """Which rows a value has: all of the step's tokens, or those whose logits are wanted."""
+    """Which rows a value has: all of the step's tokens, those whose logits are wanted, or each token once for each of
+    its experts."""
 
     TOKENS = "tokens"
     LOGITS = "logits"
+    ROUTED = "routed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,6 +164,26 @@ def add(name: str, x: Value, y: Value, out: Value) -> Instruction:
 
 def gather(name: str, x: Value, out: Value) -> Instruction:
     return Instruction("gather", name, (x, out), (x,), (out,))
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedValues:
+    """What a mixture of experts computes in between, of each routed row: its input, hidden features and result."""
+
+    x: Value
+    hidden: Value
+    y: Value
+
+
+def experts(x: Value, experts: Experts, routed: RoutedValues, out: Value) -> Instruction:
+    mlps = []
+    for mlp in experts.mlps:
+        linears = (mlp.gate, mlp.up, mlp.down)
+        mlps.append(tuple(part for each in linears for part in (matrix_of(each), Vector(each.bias))))
+    choice = (experts.experts_per_token, experts.renormalize, str(experts.activation))
+    between = (routed.x, routed.hidden, routed.y)
+    arguments = (x, matrix_of(experts.router), mlps, *choice, *between, out)
+    return Instruction("experts", experts.name, arguments, (x,), (*between, out))
 
 
 def logits(x: Value, head: Linear, softcap: float | None) -> Instruction:

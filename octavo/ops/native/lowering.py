@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.ops.base import Linear
 from octavo.ops.executor_plan import ExecutorUnavailable
 from octavo.ops.native import instructions as make
 from octavo.ops.native.fusion import LinearAdd, LinearGated, LinearGroup, Node, ProjectAndAttend, fuse
@@ -21,6 +22,7 @@ from octavo.ops.native.recorder import (
     AddCall,
     AttendCall,
     EmbedCall,
+    ExpertsCall,
     GatedCall,
     GatherCall,
     HeadNormCall,
@@ -37,7 +39,7 @@ def lower(calls: Sequence[OpCall], activation_group: ActivationGroup, fused: boo
     """Instructions that compute what `calls` do, in order.
 
     `activation_group(weight)` is the group of int8 activations that a weight multiplies, None for floats. Raises
-    `ExecutorUnavailable` for an op that the native executor does not have.
+    `ExecutorUnavailable` for experts whose weights differ in it.
     """
     if fused:
         calls = gather_early(calls)
@@ -97,13 +99,15 @@ class _Lowering:
                 self._append(make.gated(node.output.name, gate, up, activation, out))
             case AddCall():
                 self._add(node)
+            case ExpertsCall():
+                self._experts(node)
             case GatherCall():
                 out = self._new(node.output, None, Domain.LOGITS)
                 self._append(make.gather(node.output.name, self._floats(node.x), out))
             case LogitsCall(head=head, softcap=softcap):
                 self._append(make.logits(self._read(node.x, self.graph.group(node)), head, softcap))
             case _:
-                raise ExecutorUnavailable(f"{node.outputs[0].name}: the native executor has no {type(node).__name__}")
+                raise AssertionError(f"{type(node).__name__} is not lowered")
 
     def _linears(self, calls: Sequence[LinearCall]) -> None:
         x = self._read(calls[0].x, self.graph.group(calls[0]))
@@ -130,14 +134,39 @@ class _Lowering:
         x = self._read(node.q.x, self.graph.group(node.q))
         q = Value(node.q.output.features)
         self._append(make.project_qkv(x, node.weights, node.attention, q))
-        out = self._result(node.attend.output, x.domain)
-        self._append(make.attend(node.attend.output.name, q, node.attention, out))
+        self._append_attend(node.attend, q)
 
     def _attend(self, call: AttendCall) -> None:
         q, k, v = (self._floats(symbol) for symbol in call.inputs)
         self._append(make.write_kv(call.output.name, k, v, call.attention))
-        out = self._result(call.output, q.domain)
-        self._append(make.attend(call.output.name, q, call.attention, out))
+        self._append_attend(call, q)
+
+    def _append_attend(self, call: AttendCall, q: Value) -> None:
+        """A group of int8 must lie within the features that one kv head's queries give: they are computed together."""
+        attention = call.attention
+        features = attention.num_heads // attention.num_kv_heads * attention.head_dim
+        forms = self.graph.forms(call.output)
+        whole = all(form is None or features % form == 0 for form in forms)
+        out = self._result(call.output, q.domain) if whole else self._new(call.output, None, q.domain)
+        self._append(make.attend(call.output.name, q, attention, out))
+
+    def _experts(self, call: ExpertsCall) -> None:
+        x, experts = self._floats(call.x), call.experts
+        linears = [(mlp.gate, mlp.up, mlp.down) for mlp in experts.mlps]
+        routed = make.RoutedValues(
+            x=self._routed([linear for gate, up, _ in linears for linear in (gate, up)]),
+            hidden=self._routed([down for *_, down in linears]),
+            y=Value(call.output.features, None, Domain.ROUTED),
+        )
+        self._append(make.experts(x, experts, routed, self._new(call.output, None, x.domain)))
+
+    def _routed(self, readers: Sequence[Linear]) -> Value:
+        """Routed rows in the one form in which all experts read them."""
+        forms = {self.graph.group_of(linear) for linear in readers}
+        if len(forms) > 1:
+            names = f"{readers[0].name} and its like"
+            raise ExecutorUnavailable(f"{names}: experts of one layer must be quantized in the same groups, or none")
+        return Value(readers[0].num_inputs, forms.pop(), Domain.ROUTED)
 
     def _add(self, call: AddCall) -> None:
         """Into a summand that nobody needs any more, if there is one."""

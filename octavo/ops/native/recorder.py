@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,19 +189,9 @@ def record(model: Model) -> list[OpCall]:
     return ops.calls
 
 
-def weights_of(call: OpCall) -> Iterator[Linear | Embedding]:
-    """What holds the matrices that a call multiplies with or looks up in."""
-    match call:
-        case EmbedCall(embedding=embedding):
-            yield embedding
-        case LinearCall(linear=linear):
-            yield linear
-        case LogitsCall(head=head):
-            yield head
-        case ExpertsCall(experts=experts):
-            yield experts.router
-            for mlp in experts.mlps:
-                yield from (mlp.gate, mlp.up, mlp.down)
+def most_experts_per_token(calls: Sequence[OpCall]) -> int:
+    """How many experts a token uses in the layer that uses most; 0 where there are none."""
+    return max((call.experts.experts_per_token for call in calls if isinstance(call, ExpertsCall)), default=0)
 
 
 def _parent(name: str) -> str:

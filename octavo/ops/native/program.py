@@ -1,0 +1,122 @@
+"""From instructions to a program in C++: memory for values, weights in the kernels' layout, rotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import singledispatchmethod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from octavo.numerics.packed_tensor import PackedTensor
+from octavo.ops.base import Attention
+from octavo.ops.native import _kernels
+from octavo.ops.native.buffers import assign_slots
+from octavo.ops.native.instructions import Instruction, Matrix, RopeTable, Value, Vector
+from octavo.ops.native.rope_tables import RopeTables
+
+#: A weight as the kernels read it.
+PackedWeight = Any
+PackWeight = Callable[[Tensor | PackedTensor], PackedWeight]
+
+
+def row_bytes(value: Value) -> int:
+    """Bytes that one row of a value takes."""
+    if value.group is None:
+        return int(_kernels.Program.float_row_bytes(value.features))
+    return int(_kernels.Program.quantized_row_bytes(value.features, value.group))
+
+
+def matrices_of(instructions: Iterable[Instruction]) -> list[Matrix]:
+    """Every weight once, in the order of first use: a tied embedding and head are one."""
+    found: dict[int, Matrix] = {}
+    for instruction in instructions:
+        for argument in flat(instruction.arguments):
+            if isinstance(argument, Matrix):
+                found.setdefault(id(argument.weight), argument)
+    return list(found.values())
+
+
+def flat(arguments: Sequence[Any]) -> Iterator[Any]:
+    """Arguments with those inside lists and tuples."""
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            yield from flat(argument)
+        else:
+            yield argument
+
+
+class ProgramBuilder:
+    """Appends instructions to a C++ program, whose `slot`s and values it makes first.
+
+    `matrices` are packed weights by the id of the weight they were made from.
+    """
+
+    def __init__(self, program: _kernels.Program, matrices: dict[int, PackedWeight], ropes: RopeTables) -> None:
+        self.program = program
+        self.matrices = matrices
+        self.ropes = ropes
+        self._values: dict[Value, int] = {}
+
+    def build(self, instructions: Sequence[Instruction]) -> None:
+        for slot in assign_slots(instructions, row_bytes):
+            slot_id = self.program.slot(slot.bytes_per_row, str(slot.domain))
+            for value in slot.values:
+                self._values[value] = self._add_value(slot_id, value)
+        for instruction in instructions:
+            append = getattr(self.program, instruction.kind)
+            append(instruction.name, *(self.resolve(argument) for argument in instruction.arguments))
+
+    def _add_value(self, slot_id: int, value: Value) -> int:
+        if value.group is None:
+            return int(self.program.float_rows(slot_id, value.features))
+        return int(self.program.quantized_rows(slot_id, value.features, value.group))
+
+    @singledispatchmethod
+    def resolve(self, argument: Any) -> Any:
+        """What the program takes for an instruction's argument; plain numbers and names as they are."""
+        return argument
+
+    @resolve.register
+    def _(self, arguments: list) -> list[Any]:
+        return [self.resolve(each) for each in arguments]
+
+    @resolve.register
+    def _(self, arguments: tuple) -> tuple[Any, ...]:
+        return tuple(self.resolve(each) for each in arguments)
+
+    @resolve.register
+    def _(self, value: Value) -> int:
+        return self._values[value]
+
+    @resolve.register
+    def _(self, matrix: Matrix) -> PackedWeight:
+        return self.matrices[id(matrix.weight)]
+
+    @resolve.register
+    def _(self, vector: Vector) -> NDArray[np.float32] | None:
+        return None if vector.values is None else vector.values.to(torch.float32).contiguous().numpy()
+
+    @resolve.register
+    def _(self, table: RopeTable) -> int:
+        if table.rope is None:
+            return -1
+        known = len(self.ropes.ropes)
+        index = self.ropes.id_of(table.rope)
+        if index == known:
+            self.program.rope_table(len(table.rope.inverse_frequencies))
+        return index
+
+    @resolve.register
+    def _(self, attention: Attention) -> _kernels.AttentionShape:
+        return _kernels.AttentionShape(
+            attention.num_heads,
+            attention.num_kv_heads,
+            attention.head_dim,
+            attention.scale,
+            attention.softcap or 0.0,
+            attention.window or 0,
+        )

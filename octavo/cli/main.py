@@ -15,7 +15,7 @@ from octavo import __version__
 from octavo.core.errors import OctavoError
 
 #: Command -> its line in `octavo --help`. The file `octavo/cli/<command>.py` holds a function `run` with typer's
-#: annotations; its docstring is the command's own help.
+#: annotations; its docstring is the command's own help. Where commands hang below it, the file also holds their `app`.
 COMMANDS = {
     "pull": "Fetch a model: from the catalog, or ORG/NAME from the Hugging Face hub.",
     "quantize": "Make a model smaller and measure what that costs.",
@@ -24,6 +24,7 @@ COMMANDS = {
     "serve": "Serve a model over HTTP in the shapes of the OpenAI API.",
     "chat": "Talk to a model in the terminal.",
     "generate": "Continue prompts, offline.",
+    "bench": "Measure latency, throughput, shared prefixes, or a server under load.",
     "doctor": "Show what this machine offers and what Octavo chose.",
     "demo": "Quantize a small model, measure it, serve it and ask it something.",
 }
@@ -48,8 +49,11 @@ def build_app(chosen: str | None) -> typer.Typer:
         if not Path(__file__).with_name(f"{name}.py").exists():
             continue
         if name == chosen:
-            run = importlib.import_module(f"octavo.cli.{name}").run
-            app.command(name, short_help=line)(_plain_errors(run))
+            module = importlib.import_module(f"octavo.cli.{name}")
+            if hasattr(module, "app"):  # a command with commands of its own
+                app.add_typer(module.app, name=name, short_help=line)
+            else:
+                app.command(name, short_help=line)(_plain_errors(module.run))
         else:
             app.command(name, help=line)(_not_loaded)
     return app

@@ -11,6 +11,7 @@ import typer
 from octavo.core.units import format_bytes
 
 if TYPE_CHECKING:
+    from octavo.models.spec import ModelSpec
     from octavo.weights.checkpoint import Checkpoint
 
 
@@ -81,8 +82,22 @@ def _architecture(config: dict[str, Any]) -> dict[str, Any]:
         "num_kv_heads": spec.num_kv_heads,
         "head_dim": spec.head_dim,
         "vocab_size": spec.vocab_size,
+        **_experts(spec),
         "max_position_embeddings": spec.max_position_embeddings,
         "tied_embedding": spec.tied_embedding,
+    }
+
+
+def _experts(spec: ModelSpec) -> dict[str, int]:
+    """Of a mixture: its layers are alike wherever they have experts."""
+    layers = [layer.experts for layer in spec.layers if layer.experts is not None]
+    if not layers:
+        return {}
+    return {
+        "num_expert_layers": len(layers),
+        "num_experts": layers[0].num_experts,
+        "experts_per_token": layers[0].experts_per_token,
+        "expert_intermediate_size": layers[0].intermediate_size,
     }
 
 

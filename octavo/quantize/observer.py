@@ -58,7 +58,7 @@ class ObserverOps(BulkOps):
             lent = lent_rows(rows, len(x), widest_input(mlp))
             self._num_lent_rows = len(lent)
             result = self.mlp(x[torch.cat([rows, lent])], mlp, experts.activation)
-            y[rows] += result[: len(rows)].mul_(weights)
+            y.index_add_(0, rows, result[: len(rows)].mul_(weights))
         self._num_lent_rows = 0
         return y
 

@@ -41,6 +41,9 @@ from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES, ShardWriter
 if TYPE_CHECKING:
     from octavo.text.tokenizer import Tokenizer
 
+#: What the module names of experts have in common, and the target that means them.
+EXPERTS = ".experts."
+EXPERTS_PATTERN = r"re:.*\.experts\..*"
 GENERATION_CONFIG_NAME = "generation_config.json"
 
 
@@ -212,15 +215,20 @@ def _quantization_config(contents: _Contents) -> tuple[dict[str, Any], tuple[str
 def _targets(
     kind: ModuleClass, modules: list[str], contents: _Contents
 ) -> list[tuple[list[str], IntegerScheme, Layout]]:
-    """The commonest scheme of a class is the class's (the form every engine reads), others go by module name."""
-    counts = Counter(contents.formats[module] for module in modules)
-    return [
-        (
-            [kind.value] if rank == 0 else [module for module in modules if contents.formats[module] == module_format],
-            *module_format,
-        )
-        for rank, (module_format, _) in enumerate(counts.most_common())
-    ]
+    """The commonest scheme of a class is the class's (the form every engine reads), others go by module name.
+
+    Experts that all have the class's scheme are also targeted by a pattern: transformers 5.24 stacks them, and takes
+    their scheme from the group that has such a pattern, or else from the first group, which is the embedding's.
+    """
+    counts = Counter(contents.formats[module] for module in modules).most_common()
+    expert_formats = {contents.formats[module] for module in modules if EXPERTS in module}
+    groups = []
+    for rank, (module_format, _) in enumerate(counts):
+        targets = [module for module in modules if contents.formats[module] == module_format]
+        if rank == 0:
+            targets = [kind.value, *([EXPERTS_PATTERN] if expert_formats == {module_format} else [])]
+        groups.append((targets, *module_format))
+    return groups
 
 
 def _group(targets: list[str], scheme: IntegerScheme, layout: Layout) -> dict[str, Any]:

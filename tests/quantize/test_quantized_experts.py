@@ -138,3 +138,16 @@ def test_gptq_of_a_starved_model_says_so(tmp_path: Path) -> None:
     original = load_model(source).model.layers[0].mlps[4].gate.weight
     assert (weight - original).square().mean() < 0.05 * original.square().mean()
     assert plan_quantization(source, Recipe("rtn", 4, 32), 2, 64).notes == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_loads_quantized_experts(family: str, tmp_path: Path) -> None:
+    """It decodes experts in the scales' dtype: with float32 scales its logits are ours."""
+    transformers = pytest.importorskip("transformers")
+    options = {**OPTIONS, "method": "rtn", "scale_dtype": "float32"}
+    quantize(make_tiny(family, tmp_path / "source"), tmp_path / "out", **options)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([PROMPT])).logits[0]
+        found = load_model(tmp_path / "out").model.forward(ReferenceOps(), whole_prompts([PROMPT]))
+    assert (found - expected).abs().max() < 1e-3

@@ -63,7 +63,7 @@ class ReferenceOps(Ops):
     def experts(self, x: Tensor, experts: Experts) -> Tensor:
         y = torch.zeros_like(x)
         for expert, rows, weights in self.route(x, experts).groups():
-            y[rows] += self.mlp(x[rows], experts.mlps[expert], experts.activation).mul_(weights)
+            y.index_add_(0, rows, self.mlp(x[rows], experts.mlps[expert], experts.activation).mul_(weights))
         return y
 
     def route(self, x: Tensor, experts: Experts) -> Routing:

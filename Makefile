@@ -13,7 +13,7 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
 # Prints requirements of pyproject.toml, one a line: `runtime`, `build` or the name of an extra.
 REQUIREMENTS := $(VENV)/bin/python .ci/requirements.py
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench bench-setup bench-growth clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -35,8 +35,19 @@ format: $(STAMPS)/lint
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: $(STAMPS)/octavo $(STAMPS)/test
-	$(VENV)/bin/python -m benchmarks.run
+# Measures beside the peers that are here and says why the others are not; `bench-setup` brings them (builds llama.cpp,
+# downloads the others: half an hour and 3 GB). Wants a machine with nothing else to do.
+bench: $(STAMPS)/octavo $(STAMPS)/bench
+	$(VENV)/bin/python -m benchmarks.peers setup transformers
+	mkdir -p build
+	$(VENV)/bin/python -m benchmarks.peers run --streams --output build/peers.json
+	$(VENV)/bin/python -m benchmarks.peers plot build/peers.json
+
+bench-setup: $(STAMPS)/octavo $(STAMPS)/bench
+	$(VENV)/bin/python -m benchmarks.peers setup
+
+bench-growth: $(STAMPS)/octavo $(STAMPS)/bench
+	$(VENV)/bin/python -m benchmarks.growth
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -63,7 +74,7 @@ $(STAMPS)/octavo: $(STAMPS)/runtime $(STAMPS)/build $(NATIVE_SOURCES) LICENSE
 	touch $@
 
 # Extras of pyproject.toml that need the run-time requirements.
-$(STAMPS)/demo $(STAMPS)/test: $(STAMPS)/runtime
+$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/bench: $(STAMPS)/runtime
 	$(REQUIREMENTS) $(@F) > $@.txt
 	$(PIP) $(TORCH) -r $@.txt
 	touch $@

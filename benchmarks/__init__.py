@@ -1,1 +1,1 @@
-"""Side by side with peers, in one run: interleaved rounds, medians, the machine and the versions printed."""
+"""Measured on this machine: beside peers (`peers`), and how Octavo grows (`growth`)."""

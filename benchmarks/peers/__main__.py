@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers setup | list | run`. Bounded: rounds x contenders x workloads, each with a limit."""
+"""`python -m benchmarks.peers setup | list | run | plot`. Bounded: rounds, contenders, workloads, and a limit for each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from benchmarks.peers.models import Models
 from benchmarks.peers.octavo import octavo_peer
 from benchmarks.peers.openvino import OPENVINO
 from benchmarks.peers.peer import Peer
+from benchmarks.peers.plot import FIGURE, draw
 from benchmarks.peers.table import bandwidth_share, print_table, rows
 from benchmarks.peers.transformers import TRANSFORMERS
 from benchmarks.peers.vllm import VLLM
@@ -163,11 +164,17 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--scale", type=float, default=1.0, help="fewer requests and new tokens, for trying out")
     run.add_argument("--json", action="store_true", help="one JSON object on stdout")
     run.add_argument("--output", type=Path, help="also write the JSON object to this file")
+    plot = commands.add_parser("plot", help="draw decode over streams from a result with --streams")
+    plot.add_argument("result", type=Path, help="what run --output wrote")
+    plot.add_argument("--figure", type=Path, default=FIGURE, help="(default: %(default)s)")
     return main
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    if options.command == "plot":
+        draw(options.result, options.figure)
+        return 0
     models = Models(options.model, options.octavo_model)
     if options.command == "setup":
         return set_up(options.names, models, options.jobs)

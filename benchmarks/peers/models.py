@@ -29,7 +29,7 @@ class Models:
 
     @property
     def octavo_4bit(self) -> Path:
-        return self.octavo or self.directory / "octavo-4bit"
+        return self.octavo or self.directory / "4bit-group64"
 
     @property
     def hugging_face(self) -> Path:

@@ -32,14 +32,15 @@ def from_trace(requests: Sequence[TraceRequest], token_ids: Sequence[int], seed:
     return [PlannedRequest(each.at_seconds, _tokens(each, token_ids, seed, rest), each.output_len) for each in requests]
 
 
-def check_fits(requests: Sequence[PlannedRequest], max_model_len: int) -> None:
-    """Raise `InvalidField` when some request is longer than the server takes: nothing is cut in silence."""
+def check_fits(requests: Sequence[PlannedRequest], max_model_len: int, field: str) -> None:
+    """Raise `InvalidField` when some request is longer than the server takes: nothing is cut in silence. `field` is
+    the flag that makes them shorter."""
     lengths = [len(each.prompt_token_ids) + each.output_len for each in requests]
     too_long = sum(length > max_model_len for length in lengths)
     if too_long:
         scale = max_model_len / max(lengths)
         raise InvalidField(
-            "--length-scale",
+            field,
             f"{too_long} of {len(lengths)} requests are beyond {max_model_len} tokens",
             f"all lengths times {scale:.3f} of what they are now would fit",
         )

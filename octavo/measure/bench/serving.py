@@ -77,7 +77,7 @@ def measure_serving(target: Target, work: ServingWork, say: Say) -> tuple[Servin
     with _server(target, say) as (endpoint, server):
         name, max_model_len = asyncio.run(_served_model(endpoint, target.served_model_name))
         if max_model_len is not None:
-            check_fits(requests, max_model_len)
+            check_fits(requests, max_model_len, "--input-len" if work.trace is None else "--length-scale")
         say(f"{len(requests)} requests to {name} over {requests[-1].at_seconds:.1f} s")
         records = asyncio.run(_load(endpoint, name, work, requests, say))
         facts: dict[str, Any] = {"served_model": name, "server": target.base_url or f"started here, {_memory(server)}"}

@@ -5,6 +5,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace octavo {
 namespace {
@@ -19,6 +24,16 @@ std::uint64_t saved_register_states() {
     std::uint32_t low = 0, high = 0;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (std::uint64_t{high} << 32) | low;
+}
+
+// For all threads of the process, those to come included. A kernel before 5.16 knows neither the question nor AMX.
+bool tiles_are_permitted() {
+#if defined(__linux__)
+    constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
 }
 
 CpuFeatures detect() {
@@ -40,7 +55,7 @@ CpuFeatures detect() {
     found.avx512bw = avx512 && has_bit(ebx, 30);
     found.avx512vl = avx512 && has_bit(ebx, 31);
     found.avx512_vnni = avx512 && has_bit(ecx, 11);
-    const bool amx = has_all(states, amx_states);
+    const bool amx = has_all(states, amx_states) && has_bit(edx, 24) && tiles_are_permitted();
     found.amx_bf16 = amx && has_bit(edx, 22);
     found.amx_tile = amx && has_bit(edx, 24);
     found.amx_int8 = amx && has_bit(edx, 25);
@@ -54,6 +69,12 @@ CpuFeatures detect() {
     CpuFeatures found;
 #if defined(__aarch64__)
     found.neon = true;  // part of the base architecture
+#if defined(__linux__)
+    constexpr unsigned long dotprod = 1ul << 20;  // HWCAP_ASIMDDP
+    found.neon_dotprod = getauxval(AT_HWCAP) & dotprod;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    found.neon_dotprod = true;  // built for a processor that has it, Apple's for instance
+#endif
 #endif
     return found;
 }
@@ -76,7 +97,7 @@ std::vector<std::string> cpu_feature_names() {
         {"avx2", f.avx2},         {"avx512f", f.avx512f},   {"avx512bw", f.avx512bw},
         {"avx512vl", f.avx512vl}, {"avx512_vnni", f.avx512_vnni}, {"avx512_bf16", f.avx512_bf16},
         {"amx_tile", f.amx_tile}, {"amx_int8", f.amx_int8}, {"amx_bf16", f.amx_bf16},
-        {"neon", f.neon},
+        {"neon", f.neon},         {"neon_dotprod", f.neon_dotprod},
     };
     std::vector<std::string> names;
     for (const auto& row : table) {

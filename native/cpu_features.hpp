@@ -20,9 +20,11 @@ struct CpuFeatures {
     bool amx_int8 = false;
     bool amx_bf16 = false;
     bool neon = false;
+    bool neon_dotprod = false;
 };
 
-// Read once with CPUID; a feature whose registers the operating system does not save counts as absent.
+// Read once, with CPUID or from the auxiliary vector; a feature whose registers the operating system does not save counts
+// as absent. Linux saves AMX tiles only for processes that ask: this asks, once, and a refusal counts as absent too.
 const CpuFeatures& cpu_features();
 
 // The names of the features that are there, lowest first.

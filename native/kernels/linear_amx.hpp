@@ -78,8 +78,8 @@ inline void copy_last_rows(const QuantizedRows& x, std::int64_t num_rows, const 
 template <int bits, int first, int end>
 inline void unpack_steps(const std::uint8_t* octet, __m512i middle, std::uint8_t* out) {
     if constexpr (first < end) {
-        const __m512i centred = _mm512_sub_epi8(DotAvx512::step<bits, first>(octet), middle);
-        DotAvx512::store_step(out + kStepBytes * first, centred);
+        const __m512i codes = DotAvx512::step<bits, first>(octet);
+        DotAvx512::store_step(out + kStepBytes * first, _mm512_sub_epi8(codes, middle));
         unpack_steps<bits, first + 1, end>(octet, middle, out);
     }
 }

@@ -28,6 +28,9 @@ inline __m512 cvtepi32_ps(__m512i v) { return join(_mm256_cvtepi32_ps(half(v, 0)
 inline __m512i cvtepi8_epi32(__m128i v) {
     return join(_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8)));
 }
+inline __m512i cvtepu8_epi32(__m128i v) {
+    return join(_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)));
+}
 inline __m512i cvtepu16_epi32(__m256i v) {
     return join(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(v)),
                 _mm256_cvtepu16_epi32(_mm256_extracti128_si256(v, 1)));
@@ -66,6 +69,7 @@ inline void mask_storeu_ps(void* p, __mmask16 mask, __m512 v) {
 #define _mm512_cvtps_epi32(v) emulated::cvtps_epi32(v)
 #define _mm512_cvtepi32_ps(v) emulated::cvtepi32_ps(v)
 #define _mm512_cvtepi8_epi32(v) emulated::cvtepi8_epi32(v)
+#define _mm512_cvtepu8_epi32(v) emulated::cvtepu8_epi32(v)
 #define _mm512_cvtepu16_epi32(v) emulated::cvtepu16_epi32(v)
 #define _mm512_cvtph_ps(v) emulated::cvtph_ps(v)
 #define _mm512_cvtepi32_epi16(v) (emulated::truncate<std::uint16_t, __m256i>(v))

@@ -34,16 +34,13 @@ void scatter(const Element* x, std::int64_t count, std::int64_t stride, Element*
 }
 
 template <typename L, typename Element>
-void write_float_kv(const KvLayer& layer, std::byte* keys, std::byte* values, std::int64_t offset, const float* key,
-                    const float* value) {
-    Element* const column = reinterpret_cast<Element*>(keys) + offset;
+void write_float_key(const KvLayer& layer, Element* column, const float* key) {
     for (std::int64_t first = 0; first < layer.head_dim; first += kWriteFeatures) {
         const std::int64_t left = layer.head_dim - first, count = left < kWriteFeatures ? left : kWriteFeatures;
         Element converted[kWriteFeatures];
         store_elements<L>(converted, key + first, count);
         scatter(converted, count, layer.block_size, column + first * layer.block_size);
     }
-    store_elements<L>(reinterpret_cast<Element*>(values) + offset * layer.head_dim, value, layer.head_dim);
 }
 
 // The codes of the key are laid down 256 at a time; the grid is the whole head's.
@@ -60,25 +57,37 @@ float write_int8_key(const KvLayer& layer, std::int8_t* column, const float* key
 }
 
 template <typename L>
-void write_int8_kv(const KvLayer& layer, std::int64_t block, std::int64_t offset, std::int64_t head, const float* key,
-                   const float* value) {
-    auto* const column = reinterpret_cast<std::int8_t*>(layer.keys(block, head)) + offset;
-    auto* const row = reinterpret_cast<std::int8_t*>(layer.values(block, head)) + offset * layer.head_dim;
+void write_key(const KvLayer& layer, std::int64_t block, std::int64_t offset, std::int64_t head, const float* key) {
+    std::byte* const keys = layer.keys(block, head);
+    switch (layer.format) {
+        case KvFormat::f32: return write_float_key<L>(layer, reinterpret_cast<float*>(keys) + offset, key);
+        case KvFormat::bf16: return write_float_key<L>(layer, reinterpret_cast<std::uint16_t*>(keys) + offset, key);
+        case KvFormat::int8:
+            layer.key_scales(block, head)[offset] =
+                write_int8_key<L>(layer, reinterpret_cast<std::int8_t*>(keys) + offset, key);
+    }
+}
+
+template <typename L>
+void write_value(const KvLayer& layer, std::int64_t block, std::int64_t offset, std::int64_t head, const float* value) {
+    std::byte* const values = layer.values(block, head);
+    const std::int64_t at = offset * layer.head_dim;
     std::int32_t sum = 0;
-    layer.key_scales(block, head)[offset] = write_int8_key<L>(layer, column, key);
-    layer.value_scales(block, head)[offset] = quantize_int8<L>(value, layer.head_dim, row, &sum);
+    switch (layer.format) {
+        case KvFormat::f32: return store_elements<L>(reinterpret_cast<float*>(values) + at, value, layer.head_dim);
+        case KvFormat::bf16:
+            return store_elements<L>(reinterpret_cast<std::uint16_t*>(values) + at, value, layer.head_dim);
+        case KvFormat::int8:
+            layer.value_scales(block, head)[offset] =
+                quantize_int8<L>(value, layer.head_dim, reinterpret_cast<std::int8_t*>(values) + at, &sum);
+    }
 }
 
 template <typename L>
 void write_kv(const KvLayer& layer, std::int64_t block, std::int64_t offset, std::int64_t head, const float* key,
               const float* value) {
-    std::byte* const keys = layer.keys(block, head);
-    std::byte* const values = layer.values(block, head);
-    switch (layer.format) {
-        case KvFormat::f32: return write_float_kv<L, float>(layer, keys, values, offset, key, value);
-        case KvFormat::bf16: return write_float_kv<L, std::uint16_t>(layer, keys, values, offset, key, value);
-        case KvFormat::int8: return write_int8_kv<L>(layer, block, offset, head, key, value);
-    }
+    if (key) write_key<L>(layer, block, offset, head, key);
+    if (value) write_value<L>(layer, block, offset, head, value);
 }
 
 }  // namespace

@@ -1,0 +1,137 @@
+// The linear layer with float weights and activations: y = 0; for k ascending: y = fma(x[k], w[k], y).
+//
+// Few rows are bound by reading weights: several tiles at once hide the latency of the fma chains. Many rows are bound
+// by fma: blocks of 6 rows and one tile, over panels of inputs that stay in cache as floats. Sums live in `y` between
+// panels, so the chain of an output is the same either way.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/linear_tile.hpp"
+#include "kernels/row_blocks.hpp"
+
+namespace octavo {
+namespace {
+
+constexpr int kDenseRowBlock = 6;
+constexpr int kDenseTileBlock = 4;
+constexpr std::int64_t kDenseFewRows = 6;
+constexpr std::int64_t kDensePanelInputs = 256;          // 16 KiB of a tile's weights as floats
+constexpr std::int64_t kDenseBlockBytes = 256 * 1024;    // activations of a block of rows, one panel
+
+template <typename L, DenseFormat format>
+typename L::F load_weights(const void* values, std::int64_t at) {
+    if constexpr (format == DenseFormat::f32) return L::load(static_cast<const float*>(values) + at);
+    if constexpr (format == DenseFormat::bf16) return L::load_bf16(static_cast<const std::uint16_t*>(values) + at);
+    if constexpr (format == DenseFormat::f16) return L::load_f16(static_cast<const std::uint16_t*>(values) + at);
+}
+
+// sums[row][tile] over inputs [0, inputs): tile t's weights start at element `at + t * tile_stride` of `values`.
+template <typename L, DenseFormat format, int rows, int tiles>
+[[gnu::always_inline]] inline void dense_block(const void* values, std::int64_t at, std::int64_t tile_stride,
+                                               ConstRows x, std::int64_t inputs, typename L::F (&sums)[rows][tiles]) {
+    for (std::int64_t k = 0; k < inputs; ++k) {
+        typename L::F weights[tiles];
+        for (int tile = 0; tile < tiles; ++tile) {
+            weights[tile] = load_weights<L, format>(values, at + tile * tile_stride + k * kTileOutputs);
+        }
+        for (int row = 0; row < rows; ++row) {
+            const typename L::F activation = L::set(x.row(row)[k]);
+            for (int tile = 0; tile < tiles; ++tile) {
+                sums[row][tile] = L::fma(activation, weights[tile], sums[row][tile]);
+            }
+        }
+    }
+}
+
+// Tiles [tile, tile + tiles) for a few rows; y begins with the first of them.
+template <typename L, DenseFormat format, int rows, int tiles>
+void few_dense_rows(const DenseWeight& weight, ConstRows x, std::int64_t tile, Rows y) {
+    typename L::F sums[rows][tiles];
+    for (auto& row : sums) {
+        for (auto& sum : row) sum = L::zero();
+    }
+    const std::int64_t stride = weight.inputs * kTileOutputs;
+    dense_block<L, format>(weight.values, tile * stride, stride, x, weight.inputs, sums);
+    for (int row = 0; row < rows; ++row) {
+        for (int t = 0; t < tiles; ++t) {
+            store_outputs<L>(y.row(row) + t * kTileOutputs, sums[row][t], tile_outputs(weight.outputs, tile + t));
+        }
+    }
+}
+
+template <typename L, DenseFormat format>
+void few_rows_dense(const DenseWeight& weight, ConstRows x, std::int64_t num_rows, std::int64_t first_tile,
+                    std::int64_t end_tile, Rows y) {
+    for_row_blocks<kDenseRowBlock>(num_rows, [&]<int rows>(std::int64_t row) {
+        constexpr int tiles = rows < kDenseTileBlock ? kDenseTileBlock / rows : 1;
+        for_row_blocks<tiles>(end_tile - first_tile, [&]<int some>(std::int64_t tile) {
+            const Rows out = y.from(row, tile * kTileOutputs);
+            few_dense_rows<L, format, rows, some>(weight, x.from(row), first_tile + tile, out);
+        });
+    });
+}
+
+// One tile's weights of inputs [first, first + inputs) as floats [inputs][16]: in place, or converted to scratch.
+template <typename L, DenseFormat format>
+const float* dense_panel(const DenseWeight& weight, std::int64_t tile, std::int64_t first, std::int64_t inputs,
+                         std::byte* scratch) {
+    const std::int64_t at = (tile * weight.inputs + first) * kTileOutputs;
+    if constexpr (format == DenseFormat::f32) return static_cast<const float*>(weight.values) + at;
+    float* panel = reinterpret_cast<float*>(scratch);
+    for (std::int64_t k = 0; k < inputs * kTileOutputs; k += kTileOutputs) {
+        L::store(panel + k, load_weights<L, format>(weight.values, at + k));
+    }
+    return panel;
+}
+
+template <typename L>
+void many_dense_rows(const float* panel, ConstRows x, std::int64_t num_rows, std::int64_t inputs, bool is_first,
+                     int outputs, Rows y) {
+    for_row_blocks<kDenseRowBlock>(num_rows, [&]<int rows>(std::int64_t first_row) {
+        const Rows out = y.from(first_row);
+        typename L::F sums[rows][1];
+        for (int row = 0; row < rows; ++row) {
+            sums[row][0] = is_first ? L::zero() : load_outputs<L>(out.row(row), outputs);
+        }
+        dense_block<L, DenseFormat::f32>(panel, 0, 0, x.from(first_row), inputs, sums);
+        for (int row = 0; row < rows; ++row) store_outputs<L>(out.row(row), sums[row][0], outputs);
+    });
+}
+
+template <typename L, DenseFormat format>
+void many_rows_dense(const DenseWeight& weight, ConstRows x, std::int64_t num_rows, std::int64_t first_tile,
+                     std::int64_t end_tile, Rows y, std::byte* scratch) {
+    constexpr std::int64_t block = kDenseBlockBytes / (4 * kDensePanelInputs) / kDenseRowBlock * kDenseRowBlock;
+    for (std::int64_t row = 0; row < num_rows; row += block) {
+        for (std::int64_t first = 0; first < weight.inputs; first += kDensePanelInputs) {
+            const std::int64_t inputs = lesser(kDensePanelInputs, weight.inputs - first);
+            for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
+                const float* panel = dense_panel<L, format>(weight, tile, first, inputs, scratch);
+                many_dense_rows<L>(panel, x.from(row, first), lesser(block, num_rows - row), inputs, first == 0,
+                                   tile_outputs(weight.outputs, tile), y.from(row, (tile - first_tile) * kTileOutputs));
+            }
+        }
+    }
+}
+
+template <typename L, DenseFormat format>
+void dense_of_format(const DenseWeight& weight, ConstRows x, std::int64_t num_rows, std::int64_t first_tile,
+                     std::int64_t end_tile, Rows y, std::byte* scratch) {
+    if (num_rows <= kDenseFewRows) return few_rows_dense<L, format>(weight, x, num_rows, first_tile, end_tile, y);
+    many_rows_dense<L, format>(weight, x, num_rows, first_tile, end_tile, y, scratch);
+}
+
+template <typename L>
+void dense_linear(const DenseWeight& weight, ConstRows x, std::int64_t num_rows, std::int64_t first_tile,
+                  std::int64_t end_tile, Rows y, std::byte* scratch) {
+    const auto run = weight.format == DenseFormat::f32    ? dense_of_format<L, DenseFormat::f32>
+                     : weight.format == DenseFormat::bf16 ? dense_of_format<L, DenseFormat::bf16>
+                                                          : dense_of_format<L, DenseFormat::f16>;
+    run(weight, x, num_rows, first_tile, end_tile, y, scratch);
+}
+
+constexpr std::int64_t dense_scratch_bytes() { return kDensePanelInputs * kTileOutputs * 4; }
+
+}  // namespace
+}  // namespace octavo

@@ -1,0 +1,14 @@
+// Any processor: the definition that the other units must equal.
+#include "kernel_units.hpp"
+#include "kernels/dot_portable.hpp"
+#include "kernels/table.hpp"
+#include "lanes/portable.hpp"
+
+namespace octavo {
+
+const Kernels& portable_kernels() {
+    static const Kernels kernels = make_kernels<Portable, DotPortable>();
+    return kernels;
+}
+
+}  // namespace octavo

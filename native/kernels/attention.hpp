@@ -1,8 +1,8 @@
 // Attention over paged keys and values: one part of one item, tile by tile (attention_item.hpp defines the result).
 //
-// Rows (query, head) go through in blocks of up to six. Few rows read keys and values where they lie and convert them in
-// registers; many rows share one conversion of the tile to float. Either way every query head of the kv head is served by
-// one pass over memory, and a row sees the same operations in the same order.
+// Rows (query, head) go through in blocks of up to six, which read keys and values where they lie and convert them in
+// registers: on AVX2 that costs six rows nothing (the conversions run beside the multiplications), and a tile as it is
+// stored takes half of the first-level cache or less. Memory is read once for all rows of the item.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,15 @@
 namespace octavo {
 namespace {
 
-// Blocks of rows from which one conversion is cheaper than one for each block.
-constexpr std::int64_t kConvertBlocks = 3;
-
-// The floats of scratch, in order.
+// Scratch, in order.
 struct AttentionScratch {
-    float* q;         // scaled queries, block after block [head_dim][rows of the block]
-    float* highest;   // [blocks][16]
-    float* totals;    // [rows][16]
-    float* scores;    // [kBlockRows][kKeyTile]
-    float* tile;      // a converted tile
-    float* outputs;   // [rows][padded head_dim], where head_dim is not a multiple of 16
+    const float** queries;     // [rows], where each row's head begins
+    std::int32_t* positions;   // [rows], of each row's token
+    float* highest;            // [blocks][16]
+    float* totals;             // [rows][16]
+    float* scores;             // [kBlockRows][kKeyTile]
+    float* tile;               // a converted tile
+    float* outputs;            // [rows][padded head_dim], where head_dim is not a multiple of 16
 };
 
 constexpr std::int64_t block_count(std::int64_t num_rows) { return (num_rows + kBlockRows - 1) / kBlockRows; }
@@ -32,23 +30,28 @@ constexpr std::int64_t block_count(std::int64_t num_rows) { return (num_rows + k
 struct AttentionScratchSize {
     std::int64_t rows, head_dim;
 
+    // All in bytes, multiples of 64.
     std::int64_t padded() const { return round_up(head_dim, kLanes); }
-    std::int64_t q() const { return round_up(rows * head_dim, kLanes); }
-    std::int64_t highest() const { return block_count(rows) * kLanes; }
-    std::int64_t totals() const { return rows * kLanes; }
-    std::int64_t scores() const { return kBlockRows * kKeyTile; }
-    std::int64_t tile() const { return kKeyTile * (head_dim + padded()); }
-    std::int64_t outputs() const { return rows * padded(); }
-    std::int64_t floats() const { return q() + highest() + totals() + scores() + tile() + outputs(); }
+    std::int64_t queries() const { return round_up(rows * 8, 64); }
+    std::int64_t positions() const { return round_up(rows * 4, 64); }
+    std::int64_t highest() const { return block_count(rows) * kLanes * 4; }
+    std::int64_t totals() const { return rows * kLanes * 4; }
+    std::int64_t scores() const { return kBlockRows * kKeyTile * 4; }
+    std::int64_t tile() const { return kKeyTile * (head_dim + padded()) * 4; }
+    std::int64_t outputs() const { return rows * padded() * 4; }
+    std::int64_t bytes() const {
+        return queries() + positions() + highest() + totals() + scores() + tile() + outputs();
+    }
 
     AttentionScratch place(std::byte* scratch) const {
         AttentionScratch out;
-        out.q = reinterpret_cast<float*>(scratch);
-        out.highest = out.q + q();
-        out.totals = out.highest + highest();
-        out.scores = out.totals + totals();
-        out.tile = out.scores + scores();
-        out.outputs = out.tile + tile();
+        out.queries = reinterpret_cast<const float**>(scratch);
+        out.positions = reinterpret_cast<std::int32_t*>(scratch += queries());
+        out.highest = reinterpret_cast<float*>(scratch += positions());
+        out.totals = reinterpret_cast<float*>(scratch += highest());
+        out.scores = reinterpret_cast<float*>(scratch += totals());
+        out.tile = reinterpret_cast<float*>(scratch += scores());
+        out.outputs = reinterpret_cast<float*>(scratch += tile());
         return out;
     }
 };
@@ -56,7 +59,7 @@ struct AttentionScratchSize {
 inline std::size_t attention_scratch_bytes(std::int64_t most_head_dim, std::int64_t most_heads_per_kv,
                                            std::int64_t most_queries) {
     const AttentionScratchSize size{most_queries * most_heads_per_kv, most_head_dim};
-    return static_cast<std::size_t>(size.floats()) * sizeof(float);
+    return static_cast<std::size_t>(size.bytes());
 }
 
 // Everything that stays the same from tile to tile.
@@ -65,16 +68,18 @@ struct AttentionRun {
     AttentionItem item;
     std::int64_t first, end;      // keys
     std::int64_t num_rows;
-    std::int64_t num_blocks;
+    std::int64_t num_blocks, rows_per_block, longer_blocks;
     AttentionScratch scratch;
     BlockOutput output;
 
     // Rows are spread evenly over the blocks, so that 8 rows are 4 + 4 and not 6 + 2.
-    std::int64_t first_row(std::int64_t block) const { return block * num_rows / num_blocks; }
+    std::int64_t first_row(std::int64_t block) const {
+        return block * rows_per_block + (block < longer_blocks ? block : longer_blocks);
+    }
 
     // The keys that a row sees, cut to the tile.
     TileRange seen(std::int64_t row, std::int64_t tile) const {
-        const std::int64_t position = item.first_position + row / shape.heads_per_kv();
+        const std::int64_t position = scratch.positions[row];
         const std::int64_t oldest = shape.window > 0 ? position - shape.window + 1 : 0;
         const std::int64_t low = oldest > first ? oldest : first, high = position + 1 < end ? position + 1 : end;
         return range_in_tile(low, high, tile);
@@ -85,16 +90,13 @@ struct AttentionRun {
     }
 };
 
-// Queries times the scale, turned so that a block's rows lie side by side.
-inline void pack_queries(const AttentionRun& run) {
-    const std::int64_t head_dim = run.shape.head_dim, heads = run.shape.heads_per_kv();
-    for (std::int64_t block = 0; block < run.num_blocks; ++block) {
-        const std::int64_t first_row = run.first_row(block), rows = run.first_row(block + 1) - first_row;
-        float* const packed = run.scratch.q + first_row * head_dim;
-        for (std::int64_t r = 0; r < rows; ++r) {
-            const std::int64_t query = (first_row + r) / heads, head = (first_row + r) % heads;
-            const float* const q = run.item.q + query * run.item.q_stride + head * head_dim;
-            for (std::int64_t d = 0; d < head_dim; ++d) packed[d * rows + r] = q[d] * run.shape.scale;
+inline void place_rows(const AttentionRun& run) {
+    std::int64_t row = 0;
+    for (std::int64_t query = 0; query < run.item.num_queries; ++query) {
+        const float* const q = run.item.q + query * run.item.q_stride;
+        for (std::int64_t head = 0; head < run.shape.heads_per_kv(); ++head, ++row) {
+            run.scratch.queries[row] = q + head * run.shape.head_dim;
+            run.scratch.positions[row] = static_cast<std::int32_t>(run.item.first_position + query);
         }
     }
 }
@@ -153,8 +155,8 @@ void attend_block(const AttentionRun& run, const TileView<Element>& view, std::i
     const BlockOutput output = {run.output.rows + first_row * run.output.stride, run.output.stride};
     float fades[kLanes];
     const std::int64_t head_dim = run.shape.head_dim;
-    score_block<L, num_rows>(scratch.q + first_row * head_dim, head_dim, view, range, scratch.scores);
-    soften_block<L, num_rows>(view, range, seen, run.shape.softcap, state, scratch.scores, fades);
+    score_block<L, num_rows>(scratch.queries + first_row, head_dim, view, range, scratch.scores);
+    soften_block<L, num_rows>(view, range, seen, run.shape.scale, run.shape.softcap, state, scratch.scores, fades);
     add_values<L, num_rows>(view, seen, scratch.scores, fades, output);
 }
 
@@ -192,7 +194,7 @@ void leave_part(const AttentionRun& run, const AttentionPart& out) {
 template <typename L, typename Element>
 void attend_tiles(const AttentionRun& run, const KvLayer& layer) {
     const std::int64_t head_dim = run.shape.head_dim;
-    const bool converts = head_dim % kLanes != 0 || run.num_blocks >= kConvertBlocks;
+    const bool converts = head_dim % kLanes != 0;
     for (std::int64_t tile = run.first; tile < run.end; tile += kKeyTile) {
         const TileRange range = run.seen_by_any(0, run.num_rows, tile);
         if (range.is_empty()) continue;
@@ -208,13 +210,15 @@ void attend_tiles(const AttentionRun& run, const KvLayer& layer) {
 template <typename L>
 void attend_part(const AttentionShape& shape, const KvLayer& layer, const AttentionItem& item, std::int64_t first,
                  std::int64_t end, const AttentionPart& out, std::byte* scratch) {
-    AttentionRun run = {shape, item, first, end, item.num_queries * shape.heads_per_kv(), 0, {}, {}};
+    AttentionRun run = {shape, item, first, end, item.num_queries * shape.heads_per_kv(), 0, 0, 0, {}, {}};
     run.num_blocks = block_count(run.num_rows);
+    run.rows_per_block = run.num_rows / run.num_blocks;
+    run.longer_blocks = run.num_rows % run.num_blocks;
     const AttentionScratchSize size{run.num_rows, shape.head_dim};
     run.scratch = size.place(scratch);
     const bool is_whole = shape.head_dim % kLanes == 0;
     run.output = {is_whole ? out.output : run.scratch.outputs, size.padded()};
-    pack_queries(run);
+    place_rows(run);
     clear_rows<L>(run);
     switch (layer.format) {
         case KvFormat::f32: attend_tiles<L, float>(run, layer); break;

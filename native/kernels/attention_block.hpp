@@ -36,29 +36,33 @@ template <typename L, int num_rows, int num_columns>
 struct Accumulators {
     typename L::F sum[num_rows][num_columns];
 
-    // sum[r][c] += left[r] * right[c]
-    void add(const float* left, std::int64_t left_stride, const typename L::F* right) {
+    // sum[r][c] += left(r, index) * right[c][offset ..]. The compiler is kept from holding what it broadcast for the next
+    // column: it would have to spill accumulators.
+    template <typename Left, typename Element>
+    [[gnu::always_inline]] void add(Left left, std::int64_t index, const Element* const* right, std::int64_t offset) {
 #pragma GCC unroll 4
         for (int c = 0; c < num_columns; ++c) {
+            const typename L::F element = load_elements<L>(right[c] + offset);
+            if (c > 0) asm("" : "+r"(index));
 #pragma GCC unroll 6
-            for (int r = 0; r < num_rows; ++r) {
-                sum[r][c] = L::fma(L::set(left[r * left_stride]), right[c], sum[r][c]);
-            }
+            for (int r = 0; r < num_rows; ++r) sum[r][c] = L::fma(L::set(left(r, index)), element, sum[r][c]);
         }
     }
 };
 
-// q [head_dim][num_rows]; scores [num_rows][kKeyTile], of `num_columns` slabs from `slab`.
+// Rows of q [head_dim]; scores [num_rows][kKeyTile] not yet scaled, of `num_columns` slabs from `slab`. Not inlined, so that
+// the loop has all registers for itself.
 template <typename L, int num_rows, int num_columns, typename Element>
-void score_columns(const float* q, std::int64_t head_dim, const TileView<Element>& tile, int slab, float* scores) {
+[[gnu::noinline]] void score_columns(const float* const* rows, std::int64_t head_dim, const TileView<Element>& tile,
+                                     int slab, float* scores) {
     Accumulators<L, num_rows, num_columns> block = {};
+    const float* q[num_rows];
+    for (int r = 0; r < num_rows; ++r) q[r] = rows[r];
     const Element* keys[num_columns];
     for (int c = 0; c < num_columns; ++c) keys[c] = tile.keys[slab + c];
+    const std::int64_t stride = tile.key_stride;
     for (std::int64_t d = 0; d < head_dim; ++d) {
-        typename L::F key[num_columns];
-#pragma GCC unroll 4
-        for (int c = 0; c < num_columns; ++c) key[c] = load_elements<L>(keys[c] + d * tile.key_stride);
-        block.add(q + d * num_rows, 1, key);
+        block.add([&](int r, std::int64_t i) { return q[r][i]; }, d, keys, d * stride);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < num_rows; ++r) {
@@ -68,7 +72,7 @@ void score_columns(const float* q, std::int64_t head_dim, const TileView<Element
 }
 
 template <typename L, int num_rows, typename Element>
-void score_block(const float* q, std::int64_t head_dim, const TileView<Element>& tile, TileRange range, float* scores) {
+void score_block(const float* const* q, std::int64_t head_dim, const TileView<Element>& tile, TileRange range, float* scores) {
     constexpr int columns = block_columns<L, num_rows>();
     int slab = range.first_slab();
     for (; slab + columns <= range.end_slab(); slab += columns) {
@@ -85,7 +89,7 @@ struct BlockOutput {
 
 // output = output * fade + weights [num_rows][kKeyTile] . values, for `num_columns` columns from `feature`.
 template <typename L, int num_rows, int num_columns, typename Element>
-void value_columns(const float* weights, const TileView<Element>& tile, TileRange range, const float* fades,
+[[gnu::noinline]] void value_columns(const float* weights, const TileView<Element>& tile, TileRange range, const float* fades,
                    std::int64_t feature, BlockOutput output) {
     Accumulators<L, num_rows, num_columns> block;
     float* const out = output.rows + feature;
@@ -96,15 +100,13 @@ void value_columns(const float* weights, const TileView<Element>& tile, TileRang
             block.sum[r][c] = L::mul(L::load(out + r * output.stride + c * kLanes), L::set(fades[r]));
         }
     }
+    const std::int64_t stride = tile.value_stride;
     for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
         const int start = slab * kLanes, low = larger(range.low, start), high = smaller(range.high, start + kLanes);
-        const Element* value = tile.values[slab] + (low - start) * tile.value_stride + feature;
-        for (int i = low; i < high; ++i, value += tile.value_stride) {
-            typename L::F v[num_columns];
-#pragma GCC unroll 4
-            for (int c = 0; c < num_columns; ++c) v[c] = load_elements<L>(value + c * kLanes);
-            block.add(weights + i, kKeyTile, v);
-        }
+        const Element* values[num_columns];
+        for (int c = 0; c < num_columns; ++c) values[c] = tile.values[slab] + feature + c * kLanes;
+        const auto weight = [&](int r, std::int64_t i) { return weights[r * kKeyTile + i]; };
+        for (int i = low; i < high; ++i) block.add(weight, i, values, (i - start) * stride);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < num_rows; ++r) {

@@ -1,7 +1,7 @@
 // The running softmax of a block of rows, one tile further: scores become weights.
 //
 //     highest' = max(highest, the tile's scores);  fade = exp(highest - highest');  weight = exp(score - highest')
-//     total' = fma(total, fade, (w[i] + w[i + 16]) + (w[i + 32] + w[i + 48]))   for each of 16 lanes
+//     total' = fma(total, fade, w[i] + w[i + 16] + w[i + 32] + w[i + 48])   for each of 16 lanes
 //
 // A tile that a row does not see has only scores of -infinity: its fade is 1, its weights 0, and nothing changes.
 #pragma once
@@ -23,11 +23,11 @@ struct BlockState {
     float* totals;    // [rows][16]
 };
 
-// Key scales and the soft cap, on the slabs that were computed.
+// (score * scale) * key scale, capped, on the slabs that were computed.
 template <typename L, typename Element>
-void finish_scores(const TileView<Element>& tile, TileRange range, float softcap, float* scores) {
+void finish_scores(const TileView<Element>& tile, TileRange range, float scale, float softcap, float* scores) {
     for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
-        typename L::F score = L::load(scores + slab * kLanes);
+        typename L::F score = L::mul(L::load(scores + slab * kLanes), L::set(scale));
         if (tile.key_scales[slab]) score = L::mul(score, L::load(tile.key_scales[slab]));
         if (softcap != 0.0f) score = capped<L>(score, L::set(softcap));
         L::store(scores + slab * kLanes, score);
@@ -47,17 +47,28 @@ float highest_score(const float* scores) {
     return L::largest(L::max(low, high));
 }
 
-// Weights in place of the scores; returns their sum lane by lane.
+// Weights in place of the scores, and the totals with them.
 template <typename L>
-typename L::F weigh_scores(float highest, float* scores) {
+void weigh_scores(float highest, float fade, float* scores, float* totals) {
     const typename L::F top = L::set(highest);
-    typename L::F weight[kTileSlabs];
-#pragma GCC unroll 4
+    typename L::F sum = L::zero();
     for (int slab = 0; slab < kTileSlabs; ++slab) {
-        weight[slab] = exp<L>(L::sub(L::load(scores + slab * kLanes), top));
-        L::store(scores + slab * kLanes, weight[slab]);
+        const typename L::F weight = exp<L>(L::sub(L::load(scores + slab * kLanes), top));
+        L::store(scores + slab * kLanes, weight);
+        sum = L::add(sum, weight);
     }
-    return L::add(L::add(weight[0], weight[1]), L::add(weight[2], weight[3]));
+    L::store(totals, L::fma(L::load(totals), L::set(fade), sum));
+}
+
+// The new maxima and what they do to what was summed before. Most tiles raise none, and exp(0) is 1 exactly.
+template <typename L>
+void raise_highest(int num_rows, const float* tops, float* highest, float* fades) {
+    bool is_raised = false;
+    for (int r = 0; r < num_rows; ++r) is_raised |= !(tops[r] <= highest[r]);
+    if (!is_raised) return L::store(fades, L::set(1.0f));
+    const typename L::F before = L::load(highest), after = L::max(before, L::load(tops));
+    L::store(fades, exp<L>(L::sub(before, after)));
+    L::store(highest, after);
 }
 
 // int8 values are codes: the weight of a position carries their scale, after the total was taken.
@@ -71,26 +82,21 @@ void scale_weights(const TileView<Element>& tile, TileRange range, float* weight
 
 // scores [num_rows][kKeyTile] become weights; `seen` is each row's range. Writes fades [16].
 template <typename L, int num_rows, typename Element>
-void soften_block(const TileView<Element>& tile, TileRange range, const TileRange* seen, float softcap,
-                  const BlockState& state, float* scores, float* fades) {
-    const bool is_plain = softcap == 0.0f && !tile.key_scales[range.first_slab()];
+void soften_block(const TileView<Element>& tile, TileRange range, const TileRange* seen, float scale,
+                  float softcap, const BlockState& state, float* scores, float* fades) {
     float tops[kLanes];
     for (int r = 0; r < kLanes; ++r) tops[r] = kLowest;
     for (int r = 0; r < num_rows; ++r) {
         float* const row = scores + r * kKeyTile;
-        if (!is_plain) finish_scores<L>(tile, range, softcap, row);
+        finish_scores<L>(tile, range, scale, softcap, row);
         hide_scores(seen[r], row);
         tops[r] = highest_score<L>(row);
     }
-    const typename L::F before = L::load(state.highest), after = L::max(before, L::load(tops));
-    L::store(fades, exp<L>(L::sub(before, after)));
-    L::store(state.highest, after);
+    raise_highest<L>(num_rows, tops, state.highest, fades);
     for (int r = 0; r < num_rows; ++r) {
         float* const row = scores + r * kKeyTile;
-        float* const total = state.totals + r * kLanes;
-        const typename L::F sum = weigh_scores<L>(state.highest[r], row);
-        L::store(total, L::fma(L::load(total), L::set(fades[r]), sum));
-        if (!is_plain) scale_weights<L>(tile, range, row);
+        weigh_scores<L>(state.highest[r], fades[r], row, state.totals + r * kLanes);
+        scale_weights<L>(tile, range, row);
     }
 }
 

@@ -1,6 +1,5 @@
-// Where the keys and values of one tile lie: four slabs of 16 positions, in their blocks or converted to float in scratch.
-//
-// A slab never straddles blocks, since block sizes are multiples of 16.
+// Where the keys and values of one tile lie: four slabs of 16 positions, in their blocks, or, if rows of values are not
+// whole lanes, converted to float in scratch. A slab never straddles blocks, since block sizes are multiples of 16.
 #pragma once
 
 #include <cstdint>
@@ -62,15 +61,15 @@ TileView<Element> view_tile(const KvLayer& layer, const AttentionItem& item, std
 }
 
 template <typename L>
-typename L::F load_elements(const float* p) {
+[[gnu::always_inline]] inline typename L::F load_elements(const float* p) {
     return L::load(p);
 }
 template <typename L>
-typename L::F load_elements(const std::uint16_t* p) {
+[[gnu::always_inline]] inline typename L::F load_elements(const std::uint16_t* p) {
     return L::load_bf16(p);
 }
 template <typename L>
-typename L::F load_elements(const std::int8_t* p) {
+[[gnu::always_inline]] inline typename L::F load_elements(const std::int8_t* p) {
     return L::load_i8(p);
 }
 

@@ -20,12 +20,12 @@ void each_lanes(std::int64_t features, Body body) {
 }
 
 template <typename L>
-typename L::F load_lanes(const float* p, int count) {
+[[gnu::always_inline]] inline typename L::F load_lanes(const float* p, int count) {
     return count == kLanes ? L::load(p) : L::load_partial(p, count);
 }
 
 template <typename L>
-void store_lanes(float* p, typename L::F v, int count) {
+[[gnu::always_inline]] inline void store_lanes(float* p, typename L::F v, int count) {
     if (count == kLanes) {
         L::store(p, v);
     } else {

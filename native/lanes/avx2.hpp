@@ -62,9 +62,8 @@ struct Avx2 {
         return {_mm256_cvtph_ps(load_8_words(p)), _mm256_cvtph_ps(load_8_words(p + 8))};
     }
     static F load_i8(const std::int8_t* p) {
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-        const __m128i upper = _mm_srli_si128(bytes, 8);
-        return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(upper))};
+        return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8_bytes(p))),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8_bytes(p + 8)))};
     }
     static void store_bf16(std::uint16_t* p, F v) {
         const __m256i packed = _mm256_packus_epi32(round_bf16(v.low), round_bf16(v.high));
@@ -101,6 +100,7 @@ private:
     static __m256i first_lanes(int n) {
         return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     }
+    static __m128i load_8_bytes(const std::int8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
     static __m128i load_8_words(const std::uint16_t* p) {
         return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     }

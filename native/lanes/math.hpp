@@ -1,4 +1,5 @@
 // exp and what is made of it, over lanes. The same operations in the same order on every instruction set.
+// Always inlined: lanes passed to a call go through memory.
 #pragma once
 
 #include "lanes/lanes.hpp"
@@ -10,7 +11,7 @@ namespace {
 // x = n ln 2 + r with |r| <= ln 2 / 2, in two pieces of ln 2 (Cody and Waite 1980); e^r by a polynomial of degree 6
 // (Cephes' coefficients for this interval).
 template <typename L>
-typename L::F exp(typename L::F x) {
+[[gnu::always_inline]] inline typename L::F exp(typename L::F x) {
     using F = typename L::F;
     const F low = L::set(-87.0f), high = L::set(88.0f);
     const F bounded = L::min(high, L::max(low, x));  // in this order NaN passes (lanes.hpp)
@@ -31,20 +32,20 @@ typename L::F exp(typename L::F x) {
 
 // x / (1 + e^-x)
 template <typename L>
-typename L::F silu(typename L::F x) {
+[[gnu::always_inline]] inline typename L::F silu(typename L::F x) {
     return L::div(x, L::add(L::set(1.0f), exp<L>(L::sub(L::zero(), x))));
 }
 
 // 1 - 2 / (e^2x + 1)
 template <typename L>
-typename L::F tanh(typename L::F x) {
+[[gnu::always_inline]] inline typename L::F tanh(typename L::F x) {
     const typename L::F e = exp<L>(L::add(x, x));
     return L::sub(L::set(1.0f), L::div(L::set(2.0f), L::add(e, L::set(1.0f))));
 }
 
 // 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 template <typename L>
-typename L::F gelu_tanh(typename L::F x) {
+[[gnu::always_inline]] inline typename L::F gelu_tanh(typename L::F x) {
     const typename L::F cube = L::mul(L::mul(x, x), x);
     const typename L::F inner = L::mul(L::fma(cube, L::set(0.044715f), x), L::set(0.7978845608028654f));
     return L::mul(L::mul(x, L::set(0.5f)), L::add(L::set(1.0f), tanh<L>(inner)));
@@ -52,7 +53,7 @@ typename L::F gelu_tanh(typename L::F x) {
 
 // cap * tanh(x / cap)
 template <typename L>
-typename L::F capped(typename L::F x, typename L::F cap) {
+[[gnu::always_inline]] inline typename L::F capped(typename L::F x, typename L::F cap) {
     return L::mul(cap, tanh<L>(L::div(x, cap)));
 }
 

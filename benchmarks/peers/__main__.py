@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers setup | list | run | plot`. Bounded: rounds, contenders, workloads, and a limit for each."""
+"""`python -m benchmarks.peers setup | list | run | plot`. Bounded: rounds, workloads, and a time limit for each."""
 
 from __future__ import annotations
 

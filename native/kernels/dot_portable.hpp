@@ -33,13 +33,7 @@ struct DotPortable {
 
     template <int bits, int index>
     static Step step(const std::uint8_t* octet) {
-        Step out;
-        const std::uint8_t* plane = octet + low_plane(bits, index);
-        for (int i = 0; i < kStepBytes; ++i) out.code[i] = (plane[i] >> low_shift(bits, index)) & low_mask(bits);
-        if constexpr (bits == 3) {
-            for (int i = 0; i < kStepBytes; ++i) out.code[i] |= ((octet[kHighPlane + i] >> index) & 1) << 2;
-        }
-        return out;
+        return step_at<bits>(octet, index);
     }
     static void store_step(std::uint8_t* p, const Step& step) { std::memcpy(p, step.code, sizeof step.code); }
     static Totals load_zeros(const std::uint8_t* zeros) {
@@ -48,15 +42,27 @@ struct DotPortable {
 
     template <int stored, int, int first, int end, int rows>
     static void dot(const std::uint8_t* octet, const std::int8_t* x, std::int64_t x_stride, Totals (&totals)[rows]) {
-        if constexpr (first < end) {
-            const Step codes = step<stored, first>(octet);
-            for (int row = 0; row < rows; ++row) add(codes, x + row * x_stride + kStepInputs * first, totals[row]);
-            dot<stored, stored, first + 1, end>(octet, x, x_stride, totals);
+        for (int index = first; index < end; ++index) {
+            const Step codes = step_at<stored>(octet, index);
+            for (int row = 0; row < rows; ++row) add(codes, x + row * x_stride + kStepInputs * index, totals[row]);
         }
     }
 
 private:
-    static void add(const Step& codes, const std::int8_t* x, Totals& total) {
+    // Not inlined: this unit is for being right, and its compile time is everybody's.
+    template <int bits>
+    [[gnu::noinline]] static Step step_at(const std::uint8_t* octet, int index) {
+        Step out;
+        const std::uint8_t* plane = octet + low_plane(bits, index);
+        const int shift = low_shift(bits, index);
+        for (int i = 0; i < kStepBytes; ++i) out.code[i] = (plane[i] >> shift) & low_mask(bits);
+        if constexpr (bits == 3) {
+            for (int i = 0; i < kStepBytes; ++i) out.code[i] |= ((octet[kHighPlane + i] >> index) & 1) << 2;
+        }
+        return out;
+    }
+
+    [[gnu::noinline]] static void add(const Step& codes, const std::int8_t* x, Totals& total) {
         for (int output = 0; output < kLanes; ++output) {
             const std::uint8_t* code = codes.code + kStepInputs * output;
             total.lane[output] += code[0] * x[0] + code[1] * x[1] + code[2] * x[2] + code[3] * x[3];

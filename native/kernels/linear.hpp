@@ -10,7 +10,10 @@ namespace octavo {
 namespace {
 
 // Up to this many rows a tile's codes are unpacked again for every block of rows: cheaper than storing them unpacked.
+// Codes of 8 bits are read as they are, whatever the number of rows.
 constexpr std::int64_t kFewRows = 8;
+// Activations of the rows that are done together: they stay in a second-level cache from tile to tile.
+constexpr std::int64_t kBlockBytes = 256 * 1024;
 
 template <typename D, int bits, int rows>
 void few_rows_of_tile(const PackedWeight& weight, const StoredTile<D>& tile, const QuantizedRows& x, int outputs, Rows y) {
@@ -34,20 +37,25 @@ void few_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::in
     }
 }
 
-template <typename D, int bits>
-void linear_of_bits(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
-                    std::int64_t end_tile, Rows y, std::byte* scratch) {
-    if (num_rows <= kFewRows) return few_rows_linear<D, bits>(weight, x, num_rows, first_tile, end_tile, y);
-    many_rows_linear<D, bits>(weight, x, num_rows, first_tile, end_tile, y, scratch);
+template <typename D>
+void rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
+                 std::int64_t end_tile, Rows y, std::byte* scratch) {
+    if (weight.bits == 8) return few_rows_linear<D, 8>(weight, x, num_rows, first_tile, end_tile, y);
+    if (num_rows > kFewRows) return many_rows_linear<D>(weight, x, num_rows, first_tile, end_tile, y, scratch);
+    if (weight.bits == 4) return few_rows_linear<D, 4>(weight, x, num_rows, first_tile, end_tile, y);
+    if (weight.bits == 3) return few_rows_linear<D, 3>(weight, x, num_rows, first_tile, end_tile, y);
+    few_rows_linear<D, 2>(weight, x, num_rows, first_tile, end_tile, y);
 }
 
 template <typename D>
 void packed_linear(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
                    std::int64_t end_tile, Rows y, std::byte* scratch) {
-    if (weight.bits == 8) return linear_of_bits<D, 8>(weight, x, num_rows, first_tile, end_tile, y, scratch);
-    if (weight.bits == 4) return linear_of_bits<D, 4>(weight, x, num_rows, first_tile, end_tile, y, scratch);
-    if (weight.bits == 3) return linear_of_bits<D, 3>(weight, x, num_rows, first_tile, end_tile, y, scratch);
-    linear_of_bits<D, 2>(weight, x, num_rows, first_tile, end_tile, y, scratch);
+    const std::int64_t blocks = num_rows * x.padded / kBlockBytes + 1;
+    const std::int64_t block = round_up((num_rows + blocks - 1) / blocks, kRowBlock);
+    for (std::int64_t row = 0; row < num_rows; row += block) {
+        const std::int64_t rows = lesser(block, num_rows - row);
+        rows_linear<D>(weight, x.from(row), rows, first_tile, end_tile, y.from(row), scratch);
+    }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// Many rows: a tile's codes are unpacked once and reused by all rows of a block.
+// Many rows, codes of less than 8 bits: a panel of a tile's codes is unpacked once and reused by all rows.
 //
-// Loops from outside: blocks of rows whose activations stay in the second-level cache, panels of inputs, tiles, blocks
-// of kRowBlock rows. Sums live in `y` between panels, so every output still adds its groups in ascending order.
+// Loops from outside: panels of inputs, tiles, blocks of kRowBlock rows. Sums live in `y` between panels, so every output
+// still adds its groups in ascending order.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace octavo {
 namespace {
 
 constexpr int kRowBlock = 4;
+constexpr int kPanelBits = 4;                         // codes of a panel are below 2^4
 constexpr std::int64_t kPanelInputs = 1536;           // 24 KiB of unpacked codes: most of a first-level cache
-constexpr std::int64_t kBlockBytes = 256 * 1024;      // activations of a block of rows
 constexpr std::int64_t kPanelBytesPerInput = 16 + 4;  // codes; scales, at most one for 16 inputs
 
 // The range's part of a tile, codes as 8 bits, scales as floats.
@@ -28,6 +28,7 @@ struct PanelTile {
         return D::Lanes::load(first_scales + scale_group * kTileOutputs);
     }
     bool has_zeros() const { return stored.has_zeros(); }
+    std::int32_t middle() const { return stored.middle(); }
     typename D::Totals zeros(std::int64_t scale_group) const { return stored.zeros(scale_group); }
 };
 
@@ -41,16 +42,14 @@ void unpack_octet(const std::uint8_t* octet, std::uint8_t* steps) {
 
 // Ranges begin with an even quad. An odd end unpacks half an octet more than is used.
 template <typename D, int bits>
-const std::uint8_t* unpacked_codes(const StoredTile<D>& tile, const GroupRange& range, std::uint8_t* steps) {
+void unpack_codes(const StoredTile<D>& tile, const GroupRange& range, std::uint8_t* steps) {
     const std::int64_t first = range.first_quad() / 2, end = (range.end_quad() + 1) / 2;
-    if constexpr (bits == 8) return tile.codes + first * octet_bytes(8);
     for (std::int64_t octet = first; octet < end; ++octet) {
         unpack_octet<D, bits>(tile.codes + octet * octet_bytes(bits), steps + (octet - first) * octet_bytes(8));
     }
-    return steps;
 }
 
-template <typename D, int bits>
+template <typename D>
 PanelTile<D> make_panel(const StoredTile<D>& tile, const GroupRange& range, std::byte* scratch) {
     const std::int64_t first = range.first / range.per_scale, end = (range.end - 1) / range.per_scale + 1;
     float* scales = reinterpret_cast<float*>(scratch);
@@ -58,10 +57,14 @@ PanelTile<D> make_panel(const StoredTile<D>& tile, const GroupRange& range, std:
         D::Lanes::store(scales + (i - first) * kTileOutputs, tile.scales(i));
     }
     auto* steps = reinterpret_cast<std::uint8_t*>(scales + (end - first) * kTileOutputs);
-    return {tile, unpacked_codes<D, bits>(tile, range, steps), scales - first * kTileOutputs};
+    const auto unpack = tile.weight.bits == 4   ? unpack_codes<D, 4>
+                        : tile.weight.bits == 3 ? unpack_codes<D, 3>
+                                                : unpack_codes<D, 2>;
+    unpack(tile, range, steps);
+    return {tile, steps, scales - first * kTileOutputs};
 }
 
-template <typename D, int code_bits>
+template <typename D>
 void many_rows_of_tile(const PanelTile<D>& tile, const QuantizedRows& x, std::int64_t num_rows, const GroupRange& range,
                        int outputs, Rows y) {
     using L = typename D::Lanes;
@@ -71,7 +74,7 @@ void many_rows_of_tile(const PanelTile<D>& tile, const QuantizedRows& x, std::in
         for (int row = 0; row < rows; ++row) {
             sums[row] = range.first == 0 ? L::zero() : load_outputs<L>(out.row(row), outputs);
         }
-        add_groups<D, 8, code_bits>(tile, x.from(first_row), range, sums);
+        add_groups<D, 8, kPanelBits>(tile, x.from(first_row), range, sums);
         for (int row = 0; row < rows; ++row) store_outputs<L>(out.row(row), sums[row], outputs);
     });
 }
@@ -82,23 +85,17 @@ inline std::int64_t panel_groups(const PackedWeight& weight) {
     return round_up((weight.groups + panels - 1) / panels, 2);
 }
 
-template <typename D, int bits>
+template <typename D>
 void many_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows,
                       std::int64_t first_tile, std::int64_t end_tile, Rows y, std::byte* scratch) {
     const GroupRange all = whole_range(weight);
     const std::int64_t panel = panel_groups(weight);
-    const std::int64_t panel_inputs = lesser(panel * all.quads, all.num_quads) * kQuadInputs;
-    const std::int64_t blocks = num_rows * panel_inputs / kBlockBytes + 1;
-    const std::int64_t block = round_up((num_rows + blocks - 1) / blocks, kRowBlock);
-    for (std::int64_t row = 0; row < num_rows; row += block) {
-        for (std::int64_t group = 0; group < weight.groups; group += panel) {
-            const GroupRange range = all.part(group, lesser(group + panel, weight.groups));
-            for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
-                const StoredTile<D> stored(weight, tile);
-                many_rows_of_tile<D, bits>(make_panel<D, bits>(stored, range, scratch), x.from(row),
-                                           lesser(block, num_rows - row), range, tile_outputs(weight.outputs, tile),
-                                           y.from(row, (tile - first_tile) * kTileOutputs));
-            }
+    for (std::int64_t group = 0; group < weight.groups; group += panel) {
+        const GroupRange range = all.part(group, lesser(group + panel, weight.groups));
+        for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
+            const StoredTile<D> stored(weight, tile);
+            many_rows_of_tile<D>(make_panel<D>(stored, range, scratch), x, num_rows, range,
+                                 tile_outputs(weight.outputs, tile), y.from(0, (tile - first_tile) * kTileOutputs));
         }
     }
 }

@@ -62,6 +62,7 @@ struct StoredTile {
         return load_scales<typename D::Lanes>(weight, first_scale + scale_group);
     }
     bool has_zeros() const { return weight.zeros != nullptr; }
+    std::int32_t middle() const { return 1 << (weight.bits - 1); }  // every zero point, where there are none
     typename D::Totals zeros(std::int64_t scale_group) const {
         return D::load_zeros(weight.zeros + (first_scale + scale_group) * kTileOutputs);
     }
@@ -72,16 +73,15 @@ template <typename D, int code_bits, int rows, typename Tile>
 [[gnu::always_inline]] inline void start_totals(const Tile& tile, std::int64_t scale_group, const QuantizedRows& x,
                                                 std::int64_t group, typename D::Totals (&totals)[rows]) {
     using L = typename D::Lanes;
-    constexpr std::int32_t centre = D::centre(code_bits), middle = 1 << (code_bits - 1);
+    constexpr std::int32_t centre = D::centre(code_bits);
     if (tile.has_zeros()) {
         const typename D::Totals offset = L::int_sub(L::int_set(centre), tile.zeros(scale_group));
         for (int row = 0; row < rows; ++row) {
             totals[row] = L::int_mul(offset, L::int_set(x.sums[row * x.groups + group]));
         }
     } else {
-        for (int row = 0; row < rows; ++row) {
-            totals[row] = L::int_set((centre - middle) * x.sums[row * x.groups + group]);
-        }
+        const std::int32_t offset = centre - tile.middle();
+        for (int row = 0; row < rows; ++row) totals[row] = L::int_set(offset * x.sums[row * x.groups + group]);
     }
 }
 

@@ -10,10 +10,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from octavo.ops.base import Experts, GatedMlp, Linear
+from octavo.ops.base import Experts, Linear
 from octavo.ops.reference.routing import Routing
 from octavo.quantize.bulk_ops import BulkOps
 from octavo.quantize.statistics import InputStatistics
+
+#: Rows lent to an expert, for each of its inputs: with as many rows as inputs a Hessian overfits most, with four times
+#: as many it is nearly that of all rows.
+LENT_ROWS_PER_INPUT = 4
+#: What all rows lent to an expert count for, in tokens of its own.
+LENT_WEIGHT = 32.0
 
 #: Gets a linear and the statistics of its input, gives the linear to compute with from here on.
 OnLinear = Callable[[Linear, InputStatistics], Linear]
@@ -27,9 +33,9 @@ class ObserverOps(BulkOps):
     rows of one pass; each segment is a sequence of its own in `batch`, so no row is padding.
 
     An expert is calibrated on the rows routed to it. One that gets fewer rows than it has inputs is lent others,
-    evenly spaced over the text, up to that number: they count in its statistics and nowhere else. So an expert that no
-    token chose still has a grid made on what its layer computes. A router is not offered to `on_linear`: it keeps its
-    weights.
+    evenly spaced over the text: they count in its statistics, lightly, and nowhere else. So every Hessian has full
+    rank, and an expert that no token chose is calibrated on what its layer computes (docs/decisions.md has figures).
+    A router is not offered to `on_linear`: it keeps its weights.
     """
 
     def __init__(self, on_linear: OnLinear) -> None:
@@ -42,8 +48,10 @@ class ObserverOps(BulkOps):
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
         if x is not self._observed:
             self._observed = x
-            self._statistics = InputStatistics(x.shape[1], self._num_lent_rows)
-            self._statistics.add(x)
+            num_own_rows = len(x) - self._num_lent_rows
+            self._statistics = InputStatistics(x.shape[1])
+            self._statistics.add(x[:num_own_rows])
+            self._statistics.lend(x[num_own_rows:], LENT_WEIGHT)
             self._statistics.check_finite(linear.name)
         return super().linear(x, self._on_linear(linear, self._statistics))
 
@@ -55,7 +63,8 @@ class ObserverOps(BulkOps):
         groups = {expert: (rows, weights) for expert, rows, weights in self.route(x, experts).groups()}
         for expert, mlp in enumerate(experts.mlps):
             rows, weights = groups.get(expert, (torch.empty(0, dtype=torch.int64), torch.empty(0, 1)))
-            lent = lent_rows(rows, len(x), widest_input(mlp))
+            num_inputs = max(mlp.gate.num_inputs, mlp.down.num_inputs)
+            lent = lent_rows(rows, len(x), num_lent_rows(len(rows), len(x), num_inputs))
             self._num_lent_rows = len(lent)
             result = self.mlp(x[torch.cat([rows, lent])], mlp, experts.activation)
             y.index_add_(0, rows, result[: len(rows)].mul_(weights))
@@ -63,17 +72,16 @@ class ObserverOps(BulkOps):
         return y
 
 
-def widest_input(mlp: GatedMlp) -> int:
-    return max(mlp.gate.num_inputs, mlp.down.num_inputs)
+def num_lent_rows(num_own_rows: int, num_rows: int, num_inputs: int) -> int:
+    """How many of the other rows an expert is lent: none if it has as many of its own as inputs."""
+    if num_own_rows >= num_inputs:
+        return 0
+    return min(num_rows - num_own_rows, LENT_ROWS_PER_INPUT * num_inputs)
 
 
-def lent_rows(rows: Tensor, num_rows: int, needed: int) -> Tensor:
-    """Rows of `num_rows` that are not in `rows`, evenly spaced, as many as bring `rows` up to `needed`; all others if
-    they are fewer. int64."""
-    missing = max(0, needed - len(rows))
+def lent_rows(own: Tensor, num_rows: int, count: int) -> Tensor:
+    """`count` of `num_rows` rows, evenly spaced among those that are not in `own`; int64."""
     is_other = torch.ones(num_rows, dtype=torch.bool)
-    is_other[rows] = False
+    is_other[own] = False
     others = is_other.nonzero().flatten()
-    if missing >= len(others):
-        return others
-    return others[torch.arange(missing) * len(others) // max(1, missing)]
+    return others[torch.arange(count) * len(others) // max(1, count)]

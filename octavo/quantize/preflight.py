@@ -13,6 +13,7 @@ from octavo.core.errors import CapacityError, InvalidField
 from octavo.core.units import format_bytes, format_seconds
 from octavo.numerics.packing import packed_words
 from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme
+from octavo.quantize.observer import num_lent_rows
 from octavo.quantize.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_token
 
 def calibration_rows(spec: ModelSpec, num_tokens: int) -> dict[str, int]:
     """Tensor name of each linear, block by block -> rows it is calibrated on. Experts share the tokens, evenly for
-    all that is known here, and are lent rows up to their number of inputs (`ObserverOps`)."""
+    all that is known here, and may be lent others (`ObserverOps`)."""
     rows = {}
     for block in range(spec.num_layers):
         experts = spec.layers[block].experts
@@ -137,7 +138,7 @@ def calibration_rows(spec: ModelSpec, num_tokens: int) -> dict[str, int]:
             rows[f"{name}.weight"] = num_tokens
             if experts is not None and f".{spec.names.experts}." in name:
                 own = num_tokens * experts.experts_per_token // experts.num_experts
-                rows[f"{name}.weight"] = max(own, min(num_tokens, _widest_expert_input(spec, experts)))
+                rows[f"{name}.weight"] = own + num_lent_rows(own, num_tokens, _widest_expert_input(spec, experts))
     return rows
 
 

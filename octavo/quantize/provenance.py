@@ -101,11 +101,10 @@ def starved_experts(modules: list[ModuleReport]) -> list[str]:
     starved = [module for module in modules if module.num_lent_tokens]
     if not starved:
         return []
-    least = min(starved, key=lambda module: module.num_tokens - module.num_lent_tokens)
+    least = min(starved, key=lambda module: module.num_tokens)
     return [
         f"{len(starved)} matrices of experts were routed fewer calibration tokens than they have inputs, and were also "
-        f"calibrated on tokens of other experts; the fewest of its own: {least.num_tokens - least.num_lent_tokens} "
-        f"({least.name})"
+        f"calibrated on tokens of other experts; the fewest of its own: {least.num_tokens} ({least.name})"
     ]
 
 

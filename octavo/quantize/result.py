@@ -16,7 +16,7 @@ class ModuleReport:
 
     `error` and `rtn_error` are relative: tr(D H D') / tr(W H W') with D = quantized - original and H the inputs'
     second moment, so 0.01 means outputs 1 % off in energy. Without inputs (RTN, embeddings) H is the identity.
-    `num_lent_tokens` of the `num_tokens` were routed to other experts (see `ObserverOps`).
+    `num_lent_tokens` more were routed to other experts and lent to this one (see `ObserverOps`).
     `fallback` says, in words, why a module did not get the method that was asked for; None where it did.
     """
 

@@ -13,23 +13,33 @@ _CHUNK_ROWS = 4096
 
 class InputStatistics:
     """Running mean of x x' over tokens, float32 `[inputs, inputs]` (GPTQ's Hessian up to a factor of 2, which
-    cancels). Weighting is by token, never by batch; rows that `mask` excludes count nowhere. `num_lent_tokens` of the
-    tokens were routed to other experts."""
+    cancels). Weighting is by token, never by batch; rows that `mask` excludes count nowhere."""
 
-    def __init__(self, num_inputs: int, num_lent_tokens: int = 0) -> None:
+    def __init__(self, num_inputs: int) -> None:
         self.hessian = torch.zeros(num_inputs, num_inputs)
         self.num_tokens = 0
-        self.num_lent_tokens = num_lent_tokens
+        self.num_lent_tokens = 0
+        self._weight = 0.0
 
     def add(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Add the rows of `x` `[tokens, inputs]`; `mask` bool `[tokens]` keeps only real tokens."""
         if mask is not None:
             x = x[mask]
+        self._add(x, 1.0)
+        self.num_tokens += len(x)
+
+    def lend(self, x: Tensor, weight: float) -> None:
+        """Add rows that are not this linear's own; together they count as `weight` tokens."""
+        if len(x):
+            self._add(x, weight / len(x))
+        self.num_lent_tokens += len(x)
+
+    def _add(self, x: Tensor, row_weight: float) -> None:
         for start in range(0, x.shape[0], _CHUNK_ROWS):
             rows = x[start : start + _CHUNK_ROWS].to(torch.float32)
-            total = self.num_tokens + rows.shape[0]
-            self.hessian.addmm_(rows.T, rows, beta=self.num_tokens / total, alpha=1.0 / total)
-            self.num_tokens = total
+            total = self._weight + row_weight * rows.shape[0]
+            self.hessian.addmm_(rows.T, rows, beta=self._weight / total, alpha=row_weight / total)
+            self._weight = total
 
     def check_finite(self, name: str) -> None:
         """Raise `OctavoError` if the inputs of module `name` were not finite: no method can calibrate on them."""

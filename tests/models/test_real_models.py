@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from octavo.core.errors import OctavoError
 from octavo.core.block_table import BlockTable
+from octavo.core.errors import OctavoError
 from octavo.core.step import Chunk, Step
 from octavo.models.load import LoadedModel, load_model
 from octavo.ops.reference.batch import whole_prompts

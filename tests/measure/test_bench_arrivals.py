@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -26,7 +27,7 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 def test_gaps_have_the_rate_and_the_spread(burstiness: float, spread: float) -> None:
     """A gamma distribution of shape k has a coefficient of variation of 1 / sqrt(k); k = 1 is a Poisson process."""
     times = arrival_seconds(20_000, 5.0, burstiness, seed=1)
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     mean = statistics.fmean(gaps)
     assert times[0] == 0.0
     assert mean == pytest.approx(0.2, rel=0.05)
@@ -42,7 +43,7 @@ def test_arrivals_are_the_seeds() -> None:
     ("rate", "burstiness"), [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (1.0, 0.0), (1.0, math.inf)]
 )
 def test_impossible_arrivals_are_refused(rate: float, burstiness: float) -> None:
-    with pytest.raises(InvalidField, match="--request-rate|--burstiness"):
+    with pytest.raises(InvalidField, match=r"--request-rate|--burstiness"):
         arrival_seconds(3, rate, burstiness)
 
 

@@ -57,7 +57,7 @@ class LlamaCppRunner:
 
     def run(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
         num_seqs = min(len(prompts), self._max_num_seqs)
-        shared = _shared_prefix(prompts)
+        shared = shared_prefix(prompts)
         self._make_context(num_seqs + (1 if shared else 0), max(map(len, prompts)) + new_tokens)
         if shared:
             self._compute([_Sequence(num_seqs, 0, list(shared))])
@@ -147,7 +147,7 @@ class LlamaCppRunner:
         )
 
 
-def _shared_prefix(prompts: list[list[int]]) -> list[int]:
+def shared_prefix(prompts: list[list[int]]) -> list[int]:
     """What all of several prompts begin with, less than any whole prompt; empty where it is too short to matter."""
     if len(prompts) < 2:
         return []

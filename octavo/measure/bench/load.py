@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -52,7 +53,7 @@ class RequestRecord:
 
     @property
     def inter_token(self) -> list[float]:
-        return [later - earlier for earlier, later in zip(self.token_seconds, self.token_seconds[1:], strict=False)]
+        return [later - earlier for earlier, later in itertools.pairwise(self.token_seconds)]
 
 
 class Load:

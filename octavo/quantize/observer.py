@@ -33,8 +33,8 @@ class ObserverOps(BulkOps):
     rows of one pass; each segment is a sequence of its own in `batch`, so no row is padding.
 
     An expert is calibrated on the rows routed to it. One that gets fewer rows than it has inputs is lent others,
-    evenly spaced over the text: they count in its statistics, lightly, and nowhere else. So every Hessian has full
-    rank, and an expert that no token chose is calibrated on what its layer computes (docs/decisions.md has figures).
+    evenly spaced over the text: they count in its statistics, lightly, and nowhere else. So few rows are not overfit,
+    and an expert that no token chose is calibrated on what its layer computes (docs/decisions.md has figures).
     A router is not offered to `on_linear`: it keeps its weights.
     """
 

@@ -12,6 +12,8 @@
 
 namespace nb = nanobind;
 
+void bind_sampling(nb::module_& module);
+
 namespace {
 
 template <typename Scalar>
@@ -48,5 +50,6 @@ NB_MODULE(_kernels, module) {
                "Fill codes and scales; returns the first group with NaN or infinity, or -1.");
     module.def("kernel_units", &list_units, "(name, needed feature, runs here) of each unit, slowest first.");
     module.def("best_unit", [] { return std::string(octavo::best_unit().name); });
+    bind_sampling(module);
     module.def("cpu_features", &octavo::cpu_feature_names, "Features the processor has and the system lets us use.");
 }

@@ -36,7 +36,7 @@ class RequestTiming:
     num_preemptions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutputDelta:
     """News about one sequence of a request after one step.
 

@@ -13,8 +13,9 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 from torch import Tensor
 
 from octavo.core.errors import InvalidField
@@ -23,14 +24,14 @@ from octavo.core.request import FinishReason, Request
 from octavo.engine.admission import check_request
 from octavo.engine.logprobs import position_logprobs
 from octavo.engine.output import RequestProgress, SequenceOutput, speller
-from octavo.engine.randomness import draw_seed
-from octavo.engine.sampler import NonFiniteLogits, sample
+from octavo.engine.sampler import NonFiniteLogits, draw_seed, sample
 from octavo.engine.scheduler import Scheduled, Scheduler
 from octavo.engine.sequence import Sequence
 from octavo.engine.stats import EngineStats
 from octavo.engine.stopping import Finish, StopRules
 from octavo.kv.kv_cache import KVCache
 from octavo.ops.base import Executor
+from octavo.ops.native.sampling import Logits
 from octavo.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -39,12 +40,13 @@ log = logging.getLogger(__name__)
 Listener = Callable[[list[OutputDelta]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _SampledRow:
-    """A row of logits from which one sequence takes its next token (several do when a request has n > 1)."""
+@dataclass(slots=True)
+class _Sampled:
+    """Rows of logits and the sequences that take their next token from them, place by place (several share a row
+    when a request has n > 1)."""
 
-    row: int
-    output: SequenceOutput
+    rows: list[int] = field(default_factory=list)
+    outputs: list[SequenceOutput] = field(default_factory=list)
 
 
 class Engine:
@@ -181,12 +183,13 @@ class Engine:
         """Score prompts, choose tokens, and let every sequence say what it has to say."""
         self.scheduler.advance(scheduled)
         self._counts.num_steps += 1
-        scored, sampled = self._score_and_fork(scheduled, logits)
+        array = np.asarray(logits)
+        scored, sampled = self._score_and_fork(scheduled, array)
         yield from scored
-        tokens = sample([logits[each.row] for each in sampled], [each.output.sampling for each in sampled])
-        logprobs = self._logprobs(logits, sampled, tokens)
+        tokens = sample(array, sampled.rows, [output.sampler for output in sampled.outputs])
+        logprobs = self._logprobs(array, sampled, tokens)
         now = time.monotonic()
-        for output, token, position in zip((each.output for each in sampled), tokens, logprobs, strict=True):
+        for output, token, position in zip(sampled.outputs, tokens, logprobs, strict=True):
             if isinstance(token, NonFiniteLogits):
                 yield from self._end_request(output.progress, Finish(FinishReason.ABORT), str(token))
             elif output.finish is None:  # its request did not end a moment ago through a sibling
@@ -199,51 +202,61 @@ class Engine:
             except Exception:
                 log.exception("a listener failed; the engine goes on")
 
-    def _score_and_fork(self, scheduled: Scheduled, logits: Tensor) -> tuple[list[OutputDelta], list[_SampledRow]]:
+    def _score_and_fork(self, scheduled: Scheduled, logits: Logits) -> tuple[list[OutputDelta], _Sampled]:
         """Rows that score a prompt are used here; returned are the ends of requests that wanted no more than that,
         and the rows to sample from."""
         deltas: list[OutputDelta] = []
-        sampled: list[_SampledRow] = []
-        row = 0
+        sampled = _Sampled()
+        next_row = 0
         for chunk, sequence in zip(scheduled.step.chunks, scheduled.sequences, strict=True):
             output = self._outputs[sequence.sequence_id]
-            first_row, row = row, row + len(chunk.logit_rows)
-            output.progress.score_prompt(logits[first_row:row], chunk.start, chunk.logit_rows, self._spell)
+            first_row, next_row = next_row, next_row + len(chunk.logit_rows)
+            progress = output.progress
+            if not progress.prompt_is_scored:
+                try:
+                    progress.score_prompt(logits, first_row, chunk.start, chunk.logit_rows, self._spell)
+                except NonFiniteLogits as error:
+                    deltas += self._end_request(progress, Finish(FinishReason.ABORT), str(error))
+                    continue
             if sequence.num_uncomputed_tokens:
                 continue
-            if not output.progress.rules.max_output_tokens:
-                deltas += self._end_request(output.progress, Finish(FinishReason.LENGTH))
+            if not progress.rules.max_output_tokens:
+                deltas += self._end_request(progress, Finish(FinishReason.LENGTH))
                 continue
-            sampled += [_SampledRow(row - 1, each) for each in self._siblings(output)]
+            sampled.rows.append(next_row - 1)
+            sampled.outputs.append(output)
+            if len(progress.outputs) < progress.request.sampling.n:
+                children = self._fork(output)
+                sampled.rows += [next_row - 1] * len(children)
+                sampled.outputs += children
         return deltas, sampled
 
-    def _siblings(self, output: SequenceOutput) -> list[SequenceOutput]:
-        """The sequences that take a token from this sequence's row: all n of the request when its prompt has just been
-        computed for the first time, afterwards itself alone."""
-        progress, parent = output.progress, output.sequence
+    def _fork(self, output: SequenceOutput) -> list[SequenceOutput]:
+        """The request's other answers, which take a token from this sequence's row too: its prompt has just been
+        computed for the first time."""
+        progress = output.progress
         missing = range(len(progress.outputs), progress.request.sampling.n)
-        if not missing:
-            return [output]
         children = [Sequence.of(next(self._sequence_ids), progress.request, index) for index in missing]
-        self.scheduler.fork(parent, children)
-        return [output, *(self._follow(child, progress) for child in children)]
+        self.scheduler.fork(output.sequence, children)
+        return [self._follow(child, progress) for child in children]
 
     def _logprobs(
-        self, logits: Tensor, sampled: list[_SampledRow], tokens: list[int | NonFiniteLogits]
-    ) -> list[PositionLogprobs | None]:
+        self, logits: Logits, sampled: _Sampled, tokens: list[int | NonFiniteLogits]
+    ) -> Iterable[PositionLogprobs | None]:
         """Of each sampled row, None where the request wants none."""
-        found: list[PositionLogprobs | None] = [None] * len(sampled)
-        places, rows, counts, chosen = [], [], [], []
-        for place, (each, token) in enumerate(zip(sampled, tokens, strict=True)):
-            if each.output.num_logprobs is not None and isinstance(token, int):
+        places, rows, chosen, counts = [], [], [], []
+        for place, output in enumerate(sampled.outputs):
+            token, count = tokens[place], output.num_logprobs
+            if count is not None and isinstance(token, int):
                 places.append(place)
-                rows.append(each.row)
-                counts.append(each.output.num_logprobs)
+                rows.append(sampled.rows[place])
                 chosen.append(token)
-        if places:
-            positions = position_logprobs(logits[rows], chosen, counts, self._spell)
-            for place, position in zip(places, positions, strict=True):
-                found[place] = position
+                counts.append(count)
+        if not places:
+            return itertools.repeat(None, len(tokens))
+        found: list[PositionLogprobs | None] = [None] * len(tokens)
+        for place, position in zip(places, position_logprobs(logits, rows, chosen, counts, self._spell), strict=True):
+            found[place] = position
         return found
 
     def _append(self, output: SequenceOutput, token: int, logprobs: PositionLogprobs | None, now: float) -> OutputDelta:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
 
 from octavo.core.outputs import Logprob, PositionLogprobs
-from octavo.engine.truncation import most_likely
+from octavo.engine.sampler import non_finite
+from octavo.ops.native.sampling import Logits, TokenLogprob, row_logprobs
 
-#: Rows turned to log-probabilities at a time: bounds the scratch memory of a long scored prompt.
-ROWS_AT_ONCE = 32
 #: What stands for minus infinity: it never leaves the engine (JSON has no word for it).
 LOWEST_LOGPROB = -9999.0
 
@@ -20,34 +16,24 @@ Spell = Callable[[int], tuple[str, bytes]]
 
 
 def position_logprobs(
-    logits: Tensor, chosen: Sequence[int], counts: Sequence[int], spell: Spell
+    logits: Logits, rows: list[int], chosen: list[int], counts: list[int], spell: Spell
 ) -> list[PositionLogprobs]:
-    """For each row of `logits` `[rows, vocabulary]`: the chosen token, then the `counts[row]` most likely ones.
+    """For each of `rows` of `logits` `[rows, vocabulary]`: the chosen token, then the `counts[i]` most likely ones.
 
-    Ranks count from 1 and break ties by lowest token id, so the greedy token always has rank 1.
+    Ranks count from 1 and break ties by lowest token id, so the greedy token always has rank 1. Raises
+    `NonFiniteLogits` for a row with NaN or an infinite highest logit.
     """
-    found: list[PositionLogprobs] = []
-    for start in range(0, len(chosen), ROWS_AT_ONCE):
-        rows = torch.log_softmax(logits[start : start + ROWS_AT_ONCE], dim=-1)
-        for offset, row in enumerate(rows):
-            found.append(_one_position(row, chosen[start + offset], counts[start + offset], spell))
-    return found
+    found = row_logprobs(logits, rows, chosen, counts)
+    for row, entries in zip(rows, found, strict=True):
+        if not entries:
+            raise non_finite(logits, row)
+    return [_one_position(entries, spell) for entries in found]
 
 
-def _one_position(logprobs: Tensor, chosen: int, count: int, spell: Spell) -> PositionLogprobs:
-    value = logprobs[chosen]
-    rank = 1 + int((logprobs > value).count_nonzero()) + int((logprobs[:chosen] == value).count_nonzero())
-    position = {chosen: _logprob(float(value), rank, chosen, spell)}
-    if count:
-        ids = most_likely(logprobs, min(count, logprobs.numel()))
-        best_first = logprobs[ids].sort(descending=True, stable=True)
-        values, order = best_first.values.tolist(), best_first.indices.tolist()
-        for place, (top_value, index) in enumerate(zip(values, order, strict=True), start=1):
-            token = int(ids[index])
-            position.setdefault(token, _logprob(top_value, place, token, spell))
+def _one_position(entries: list[TokenLogprob], spell: Spell) -> PositionLogprobs:
+    position: PositionLogprobs = {}
+    for token, logprob, rank in entries:
+        if token not in position:
+            text, exact = spell(token)
+            position[token] = Logprob(max(logprob, LOWEST_LOGPROB), rank, text, exact)
     return position
-
-
-def _logprob(value: float, rank: int, token: int, spell: Spell) -> Logprob:
-    text, exact = spell(token)
-    return Logprob(max(value, LOWEST_LOGPROB), rank, text, exact)

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from octavo.core.outputs import OutputDelta, PositionLogprobs, RequestTiming
 from octavo.core.request import FinishReason, Request
 from octavo.engine.logprobs import Spell, position_logprobs
-from octavo.engine.sampler import SamplingState
 from octavo.engine.sequence import Sequence
 from octavo.engine.stopping import Finish, StopRules
+from octavo.ops.native.sampling import Logits, sequence_sampler
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.stop_strings import StopChecker
 
@@ -66,18 +64,19 @@ class RequestProgress:
     def prompt_is_scored(self) -> bool:
         return self.prompt_logprobs is None or len(self.prompt_logprobs) == len(self.request.prompt_token_ids)
 
-    def score_prompt(self, logits: Tensor, start: int, rows: list[int], spell: Spell) -> None:
-        """Log-probabilities of the prompt's tokens: logits row i belongs to position `start + rows[i]` and scores the
-        next token. Positions that are known already (a sequence recomputed after preemption) are skipped."""
+    def score_prompt(self, logits: Logits, first_row: int, start: int, offsets: list[int], spell: Spell) -> None:
+        """Log-probabilities of the prompt's tokens: row `first_row + i` of the logits belongs to position
+        `start + offsets[i]` and scores the next token. Positions that are known already (a sequence recomputed after
+        preemption) are skipped. Raises `NonFiniteLogits`."""
         if self.prompt_logprobs is None or self.prompt_is_scored:
             return
         prompt, count = self.request.prompt_token_ids, self.request.sampling.prompt_logprobs or 0
         wanted = range(len(self.prompt_logprobs), len(prompt))
-        found = [(row, start + offset + 1) for row, offset in enumerate(rows) if start + offset + 1 in wanted]
+        found = [(row, start + offset + 1) for row, offset in enumerate(offsets, first_row)]
+        found = [(row, position) for row, position in found if position in wanted]
         if found:
-            chosen = [prompt[position] for _, position in found]
-            scored = logits[found[0][0] : found[-1][0] + 1]
-            self.prompt_logprobs += position_logprobs(scored, chosen, [count] * len(chosen), spell)
+            rows, chosen = [row for row, _ in found], [prompt[position] for _, position in found]
+            self.prompt_logprobs += position_logprobs(logits, rows, chosen, [count] * len(rows), spell)
 
 
 class SequenceOutput:
@@ -91,7 +90,7 @@ class SequenceOutput:
         self.sequence = sequence
         self.progress = progress
         self.text = TextStream(tokenizer, progress.request)
-        self.sampling = SamplingState(
+        self.sampler = sequence_sampler(
             params, progress.seed, sequence.index, progress.request.prompt_token_ids, progress.rules.ending_ids
         )
         self.finish: Finish | None = None
@@ -105,7 +104,7 @@ class SequenceOutput:
         """One sampled token -> the news it makes. Sets `finish` when it was the last one; `at_limit`: memory or
         `max_model_len` hold no more."""
         self.sequence.append_token(token_id, now)
-        self.sampling.append(token_id)
+        self.sampler.append(token_id)
         text, finish = self._read(token_id, at_limit)
         delta = self._delta(text, [token_id], None if logprobs is None else [logprobs])
         return delta if finish is None else self._end(delta, finish, now)
@@ -124,7 +123,7 @@ class SequenceOutput:
         if finish is None or params.include_stop_str_in_output:
             text, stop = self.text.push(token_id)
         if finish is None:
-            finish = rules.after_count(self.sampling.num_output_tokens, at_limit)
+            finish = rules.after_count(self.sequence.num_output_tokens, at_limit)
         if stop is None and finish is not None:
             rest, stop = self.text.flush()
             text += rest

@@ -1,8 +1,44 @@
 from typing import Any
 
-def quantize_activations(x: Any, codes: Any, scales: Any, unit: str = "") -> int: ...
-def kernel_units() -> list[tuple[str, str, bool]]: ...
+KEY_TILE: int
+KEY_PART: int
+
+def quantize_rows(x: Any, codes: Any, scales: Any, sums: Any, group: int, first: int = 0, unit: str = "") -> None: ...
+def rms_norm(x: Any, weight: Any, eps: float, unit: str = "") -> None: ...
+def add(y: Any, x: Any, unit: str = "") -> None: ...
+def gated(gate: Any, up: Any, activation: str, unit: str = "") -> None: ...
+def rope(heads: Any, cos: Any, sin: Any, unit: str = "") -> None: ...
+def softcap(x: Any, cap: float, unit: str = "") -> None: ...
+
+class PagedLayer:
+    def __init__(
+        self, memory: Any, block_table: Any, block_size: int, num_kv_heads: int, head_dim: int, format: str
+    ) -> None: ...
+    @staticmethod
+    def bytes_per_block(block_size: int, num_kv_heads: int, head_dim: int, format: str) -> int: ...
+
+class AttentionPart:
+    def __init__(self, output: Any, highest: Any, total: Any) -> None: ...
+
+def write_kv(layer: PagedLayer, first_position: int, keys: Any, values: Any, unit: str = "") -> None: ...
+def attend_part(
+    layer: PagedLayer,
+    q: Any,
+    first_position: int,
+    kv_head: int,
+    first: int,
+    end: int,
+    out: AttentionPart,
+    scale: float,
+    softcap: float = 0.0,
+    window: int = 0,
+    unit: str = "",
+) -> None: ...
+def fold_part(into: AttentionPart, part: AttentionPart, unit: str = "") -> None: ...
+def finish_part(layer: PagedLayer, part: AttentionPart, kv_head: int, y: Any, unit: str = "") -> None: ...
+def kernel_units() -> list[tuple[str, str, bool, str]]: ...
 def best_unit() -> str: ...
+def self_test(unit: str, thorough: bool = False) -> str: ...
 def cpu_features() -> list[str]: ...
 
 class ThreadTeam:
@@ -61,3 +97,86 @@ class Program:
 def available_threads() -> int: ...
 def measure_bandwidth(team: ThreadTeam, num_bytes: int) -> float: ...
 def measure_dot_rate(team: ThreadTeam, unit: str) -> float: ...
+
+class SequenceSampler:
+    num_output_tokens: int
+    def __init__(
+        self,
+        *,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        seed: int,
+        sequence_index: int,
+        prompt: list[int],
+        bias: list[tuple[int, float]],
+        banned: list[int],
+        min_tokens: int,
+    ) -> None: ...
+    def append(self, token: int) -> None: ...
+    def adjust(self, row: Any) -> None: ...
+    def candidates(self, row: Any, unit: str = "") -> tuple[list[int], list[float]]: ...
+
+def sample_rows(logits: Any, rows: list[int], samplers: list[SequenceSampler], unit: str = "") -> list[int]: ...
+def row_logprobs(
+    logits: Any, rows: list[int], chosen: list[int], counts: list[int], unit: str = ""
+) -> list[list[tuple[int, float, int]]]: ...
+def uniform(seed: int, sequence_index: int, position: int) -> float: ...
+def sampling_units() -> list[str]: ...
+
+class PackedMatrix:
+    bits: int
+    outputs: int
+    inputs: int
+    tiles: int
+    group: int
+    num_bytes: int
+    def __init__(
+        self,
+        bits: int,
+        outputs: int,
+        inputs: int,
+        group: int,
+        inputs_per_scale: int,
+        scale_format: str,
+        has_zeros: bool,
+    ) -> None: ...
+    def fill(self, words: int, row_bytes: int, scales: int, zeros: int, first_tile: int, end_tile: int) -> None: ...
+    @staticmethod
+    def bytes_of(
+        bits: int,
+        outputs: int,
+        inputs: int,
+        group: int,
+        inputs_per_scale: int,
+        scale_format: str,
+        has_zeros: bool,
+    ) -> int: ...
+
+class DenseMatrix:
+    outputs: int
+    inputs: int
+    tiles: int
+    num_bytes: int
+    def __init__(self, outputs: int, inputs: int, format: str) -> None: ...
+    def fill(self, values: int, row_elements: int, first_tile: int, end_tile: int) -> None: ...
+    @staticmethod
+    def bytes_of(outputs: int, inputs: int, format: str) -> int: ...
+
+def packed_linear(
+    matrix: PackedMatrix,
+    codes: Any,
+    scales: Any,
+    sums: Any,
+    first_tile: int,
+    end_tile: int,
+    y: Any,
+    unit: str = "",
+) -> None: ...
+def dense_linear(matrix: DenseMatrix, x: Any, first_tile: int, end_tile: int, y: Any, unit: str = "") -> None: ...
+def packed_row(matrix: PackedMatrix, output: int, multiplier: float, y: Any, unit: str = "") -> None: ...
+def dense_row(matrix: DenseMatrix, output: int, multiplier: float, y: Any, unit: str = "") -> None: ...

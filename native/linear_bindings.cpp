@@ -126,7 +126,7 @@ void bind_packed(nb::module_& module) {
                  new (self) PackedMatrix(shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
              },
              nb::arg("bits"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
-             nb::arg("scale_format"), nb::arg("has_zeros"))
+             nb::arg("scale_format"), nb::arg("has_zeros"), nb::call_guard<nb::gil_scoped_release>())
         .def("fill", &fill_packed, nb::arg("words"), nb::arg("row_bytes"), nb::arg("scales"), nb::arg("zeros"),
              nb::arg("first_tile"), nb::arg("end_tile"), nb::call_guard<nb::gil_scoped_release>(),
              "Fill tiles from addresses of the words, scales [outputs, groups] and zeros (or 0).")
@@ -152,7 +152,7 @@ void bind_dense(nb::module_& module) {
              [](DenseMatrix* self, std::int64_t outputs, std::int64_t inputs, const std::string& format) {
                  new (self) DenseMatrix(outputs, inputs, dense_format_named(format));
              },
-             nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"))
+             nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"), nb::call_guard<nb::gil_scoped_release>())
         .def("fill", &fill_dense, nb::arg("values"), nb::arg("row_elements"), nb::arg("first_tile"), nb::arg("end_tile"),
              nb::call_guard<nb::gil_scoped_release>(), "Fill tiles from the address of values [outputs, inputs].")
         .def_static("bytes_of",

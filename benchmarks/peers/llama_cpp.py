@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from benchmarks.peers.compiler import build_in_words, native_flags
 from benchmarks.peers.environment import Environment
 from benchmarks.peers.models import Models
 from benchmarks.peers.peer import Peer, Variant
 
+_WITHOUT_COMMON = Path(__file__).with_name("llama_cpp.cmake")
+
 
 def _cmake_arguments() -> str:
-    flags = native_flags()
-    extra = f" -DCMAKE_C_FLAGS='{flags}' -DCMAKE_CXX_FLAGS='{flags}'" if flags else ""
-    return "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" + extra
+    """scikit-build-core splits them at spaces, as a shell would."""
+    arguments = ["-DGGML_NATIVE=ON", "-DLLAVA_BUILD=OFF", f"-DCMAKE_PROJECT_llama_cpp_INCLUDE={_WITHOUT_COMMON}"]
+    if flags := native_flags():
+        arguments += [f"'-DCMAKE_{language}_FLAGS={flags}'" for language in ("C", "CXX")]
+    return " ".join(arguments)
 
 
 def _variants(models: Models) -> list[Variant]:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.engine_options import DtypeOption, MaxModelLenOption, MemoryOption, ModelArgument
+from octavo.cli.engine_options import (
+    DtypeOption,
+    ExecutorOption,
+    IsaOption,
+    KvDtypeOption,
+    MaxModelLenOption,
+    MemoryOption,
+    ModelArgument,
+    ThreadsOption,
+)
 from octavo.core.errors import InvalidField
 
 if TYPE_CHECKING:
@@ -43,6 +52,10 @@ def latency(
     max_model_len: MaxModelLenOption = None,
     max_num_batched_tokens: MaxNumBatchedTokensOption = 512,
     dtype: DtypeOption = "float32",
+    executor: ExecutorOption = "auto",
+    threads: ThreadsOption = None,
+    kv_dtype: KvDtypeOption = "auto",
+    isa: IsaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time to first token and time per output token, by batch and context."""
@@ -54,7 +67,8 @@ def latency(
         raise InvalidField("--batch-size", min(plan.batch_sizes), "must be at least 1")
     llm = _llm(
         model, memory=memory, max_model_len=max_model_len, max_num_seqs=max(plan.batch_sizes),
-        max_num_batched_tokens=max_num_batched_tokens, dtype=dtype,
+        max_num_batched_tokens=max_num_batched_tokens, dtype=dtype, executor=executor, threads=threads,
+        kv_dtype=kv_dtype, isa=isa,
     )  # fmt: skip
     points = measure_latency(llm, plan, _say)
     _print(as_json, "latency", model, facts(llm), {"points": [each.to_dict() for each in points]}, _joined(points))
@@ -72,6 +86,10 @@ def throughput(
     max_num_seqs: MaxNumSeqsOption = 32,
     max_num_batched_tokens: MaxNumBatchedTokensOption = 512,
     dtype: DtypeOption = "float32",
+    executor: ExecutorOption = "auto",
+    threads: ThreadsOption = None,
+    kv_dtype: KvDtypeOption = "auto",
+    isa: IsaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Many requests at once, offline."""
@@ -80,7 +98,8 @@ def throughput(
 
     llm = _llm(
         model, memory=memory, max_model_len=max_model_len, max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens, dtype=dtype,
+        max_num_batched_tokens=max_num_batched_tokens, dtype=dtype, executor=executor, threads=threads,
+        kv_dtype=kv_dtype, isa=isa,
     )  # fmt: skip
     result = measure_throughput(llm, num_prompts, input_len, output_len, seed, _say)
     _print(as_json, "throughput", model, facts(llm), result.to_dict(), result.lines())
@@ -101,6 +120,10 @@ def prefix(
     max_num_seqs: MaxNumSeqsOption = 32,
     max_num_batched_tokens: MaxNumBatchedTokensOption = 512,
     dtype: DtypeOption = "float32",
+    executor: ExecutorOption = "auto",
+    threads: ThreadsOption = None,
+    kv_dtype: KvDtypeOption = "auto",
+    isa: IsaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Requests that begin alike, with the prefix cache and without."""
@@ -109,7 +132,8 @@ def prefix(
     work = PrefixWork(num_prompts, num_prefixes, prefix_len, suffix_len, output_len, seed)
     settings = {
         "memory": memory, "max_model_len": max_model_len, "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max_num_batched_tokens, "dtype": dtype,
+        "max_num_batched_tokens": max_num_batched_tokens, "dtype": dtype, "executor": executor, "threads": threads,
+        "kv_dtype": kv_dtype, "isa": isa,
     }  # fmt: skip
     cached, tokens, engine = _measured(model, settings, work, "with the prefix cache")
     result: dict[str, Any] = {"cached": cached.to_dict(), "uncached": None, "speedup": None, "same_tokens": None}
@@ -148,14 +172,21 @@ def serve(
     memory: MemoryOption = None,
     max_model_len: MaxModelLenOption = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most sequences in one step. [32]")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16. [float32]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16, for dense weights. [float32]")] = None,
+    executor: Annotated[str | None, typer.Option(help="auto, native or reference. [auto]")] = None,
+    threads: ThreadsOption = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or int8. [auto]")] = None,
+    isa: IsaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Open-loop load: requests leave at their time, answered or not; percentiles and goodput as clients see them."""
     from octavo.measure.bench.serving import ServingWork, Target, measure_serving
 
     _only_with(base_url, "--base-url", {"--api-key": api_key, "--served-model-name": served_model_name})
-    own = {"--memory": memory, "--max-model-len": max_model_len, "--max-num-seqs": max_num_seqs, "--dtype": dtype}
+    own = {
+        "--memory": memory, "--max-model-len": max_model_len, "--max-num-seqs": max_num_seqs, "--dtype": dtype,
+        "--executor": executor, "--threads": threads, "--kv-dtype": kv_dtype, "--isa": isa,
+    }  # fmt: skip
     synthetic = {
         "--request-rate": request_rate, "--burstiness": burstiness, "--input-len": input_len,
         "--output-len": output_len,

@@ -1,5 +1,5 @@
-"""Arithmetic after the fact: perplexity, divergence from another model, agreement, intervals, and their protocol.
+"""Arithmetic after the fact: perplexity, divergence from another model, agreement, speed, and their protocols.
 
-Owns: evaluation text and windows, scores per token, `QualityReport`.
+Owns: evaluation text and windows, scores per token, `QualityReport`; speed and load (`bench/`).
 Does not own: how a model computes (`ops`, `models`), how it was made (`quantize`).
 """

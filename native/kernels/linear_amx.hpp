@@ -11,13 +11,11 @@
 
 #include "kernels/amx_tiles.hpp"
 #include "kernels/dot_avx512.hpp"
-#include "kernels/linear.hpp"
+#include "kernels/linear_tile.hpp"
 
 namespace octavo {
 namespace {
 
-// From so many rows on AMX is used. Below, a row costs VNNI less than unpacking a panel costs.
-constexpr std::int64_t kAmxLeastRows = 9;
 // The rescale of a group follows the tiles of the group that is so many later.
 constexpr std::int64_t kGroupsBehind = 2;
 
@@ -106,8 +104,9 @@ template <int bits>
 inline void unpack_tile(const StoredTile<DotAvx512>& tile, GroupRange range, const AmxScratch& out) {
     for (std::int64_t group = range.first; group < range.end; ++group) {
         const std::int64_t scale_group = group / range.per_scale;
-        const std::int64_t first = group * range.quads, end = lesser(first + range.quads, range.num_quads);
-        unpack_quads<bits>(tile.codes, first, end, middle_of<bits>(tile, scale_group), out.codes);
+        const GroupRange one = range.part(group, group + 1);
+        const __m512i middle = middle_of<bits>(tile, scale_group);
+        unpack_quads<bits>(tile.codes, one.first_quad(), one.end_quad(), middle, out.codes);
         _mm512_storeu_ps(out.scales + group * kTileOutputs, tile.scales(scale_group));
         if (bits == 8 && tile.has_zeros()) {
             const __m512i correction = _mm512_sub_epi32(_mm512_set1_epi32(128), tile.zeros(scale_group));
@@ -139,7 +138,7 @@ template <bool corrected>
 
 [[gnu::always_inline]] inline void start_group(const AmxScratch& panel, const QuantizedRows& x, GroupRange range,
                                                std::int64_t quads, std::int64_t group) {
-    const std::int64_t first = group * range.quads, end = lesser(first + range.quads, range.num_quads);
+    const std::int64_t first = group * range.quads, end = range.part(group, group + 1).end_quad();
     const std::int64_t slot = group % kAmxSlots;
     std::int32_t* totals = panel.totals + slot * kAmxRows * kTileOutputs;
     switch (slot) {
@@ -173,8 +172,8 @@ inline std::int64_t quads_per_product(std::int64_t quads_per_group) {
 }
 
 template <int bits>
-void many_rows_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
-                   std::int64_t end_tile, Rows y, const AmxScratch& panel) {
+void rows_of_bits_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
+                      std::int64_t end_tile, Rows y, const AmxScratch& panel) {
     const GroupRange range = whole_range(weight);
     const std::int64_t quads = quads_per_product(range.quads), whole_rows = num_rows / kAmxRows * kAmxRows;
     const bool corrected = bits == 8 && weight.zeros != nullptr;
@@ -194,18 +193,14 @@ void many_rows_amx(const PackedWeight& weight, const QuantizedRows& x, std::int6
     }
 }
 
-// Kernels::packed_linear of the `amx` unit.
-inline void packed_linear_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows,
-                              std::int64_t first_tile, std::int64_t end_tile, Rows y, std::byte* scratch) {
-    if (num_rows < kAmxLeastRows) {
-        return packed_linear<DotAvx512>(weight, x, num_rows, first_tile, end_tile, y, scratch);
-    }
+inline void many_rows_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows,
+                          std::int64_t first_tile, std::int64_t end_tile, Rows y, std::byte* scratch) {
     Cutter cutter(scratch);
     const AmxScratch panel = cut_scratch(cutter, weight.inputs, weight.groups, weight.group);
-    if (weight.bits == 8) return many_rows_amx<8>(weight, x, num_rows, first_tile, end_tile, y, panel);
-    if (weight.bits == 4) return many_rows_amx<4>(weight, x, num_rows, first_tile, end_tile, y, panel);
-    if (weight.bits == 3) return many_rows_amx<3>(weight, x, num_rows, first_tile, end_tile, y, panel);
-    many_rows_amx<2>(weight, x, num_rows, first_tile, end_tile, y, panel);
+    if (weight.bits == 8) return rows_of_bits_amx<8>(weight, x, num_rows, first_tile, end_tile, y, panel);
+    if (weight.bits == 4) return rows_of_bits_amx<4>(weight, x, num_rows, first_tile, end_tile, y, panel);
+    if (weight.bits == 3) return rows_of_bits_amx<3>(weight, x, num_rows, first_tile, end_tile, y, panel);
+    rows_of_bits_amx<2>(weight, x, num_rows, first_tile, end_tile, y, panel);
 }
 
 // Bytes of scratch for weights of up to `most_inputs` inputs, at the smallest group.

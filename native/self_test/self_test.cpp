@@ -81,6 +81,20 @@ std::string first_difference(const std::vector<float>& answer, const std::vector
     return "";
 }
 
+// FNV-1a over the bits of floats.
+class Digest {
+public:
+    void add(float x) {
+        std::uint32_t bits = 0x7fc00000u;
+        if (x == x) std::memcpy(&bits, &x, sizeof bits);
+        for (int byte = 0; byte < 4; ++byte) hash_ = (hash_ ^ (bits >> 8 * byte & 0xff)) * 0x100000001b3u;
+    }
+    std::uint64_t hash() const { return hash_; }
+
+private:
+    std::uint64_t hash_ = 0xcbf29ce484222325u;
+};
+
 std::string refusal(int signal) {
     if (signal == SIGILL) return "the processor or the system refuses an instruction (SIGILL)";
     return "it died of signal " + std::to_string(signal);
@@ -88,11 +102,15 @@ std::string refusal(int signal) {
 
 }  // namespace
 
-std::vector<float> answer_of(KernelCase& problem, const Kernels& kernels) {
+std::uint64_t answers_digest(const Kernels& kernels, const KernelCases& cases) {
     const Scratch scratch(kernels);
-    std::vector<float> answer(problem.answer_size());
-    problem.run(kernels, answer.data(), scratch.data());
-    return answer;
+    Digest digest;
+    for (const std::unique_ptr<KernelCase>& problem : cases) {
+        std::vector<float> answer(problem->answer_size());
+        problem->run(kernels, answer.data(), scratch.data());
+        for (const float x : answer) digest.add(x);
+    }
+    return digest.hash();
 }
 
 std::string self_test(const Kernels& unit, const Kernels& portable, const KernelCases& cases) {

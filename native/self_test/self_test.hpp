@@ -4,15 +4,15 @@
 // lack an instruction, a compiler may have dropped a store. So a unit first solves a few small problems.
 #pragma once
 
+#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "self_test/cases.hpp"
 
 namespace octavo {
 
-// What `kernels` answer, unguarded.
-std::vector<float> answer_of(KernelCase& problem, const Kernels& kernels);
+// A hash of all answers of `kernels`, unguarded: the same on every architecture.
+std::uint64_t answers_digest(const Kernels& kernels, const KernelCases& cases);
 
 // "" if `unit` answers every case with the bits of `portable`, otherwise what went wrong, for people. An instruction that
 // the processor refuses, or an access that the system does, ends the test and not the process.

@@ -184,9 +184,9 @@ def _native() -> dict[str, Any]:
         from octavo.ops.native.kernel_units import chosen_unit, kernel_units
     except ImportError as error:
         return {"extension": None, "problem": f"{error}; install it: pip install -e ."}
-    units = {unit.name: _verdict(unit.is_available, unit.needs) for unit in kernel_units()}
+    units = {unit.name: unit.reason or "runs here" for unit in kernel_units()}
     chosen = chosen_unit()
-    rejected = [f"{unit.name} needs {unit.needs}" for unit in kernel_units() if not unit.is_available]
+    rejected = [f"{unit.name}: {unit.reason}" for unit in kernel_units() if not unit.is_available]
     why = f"the fastest unit that runs here{'; ' + ', '.join(rejected) if rejected else ''}"
     return {
         "extension": _kernels.__file__,
@@ -195,12 +195,6 @@ def _native() -> dict[str, Any]:
         "why": why,
         "kernels": ["quantize_activations"],
     }
-
-
-def _verdict(is_available: bool, needs: str) -> str:
-    if is_available:
-        return "runs here"
-    return f"this processor or system has no {needs}"
 
 
 def _lines(path: str | Path) -> list[str]:

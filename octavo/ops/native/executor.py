@@ -136,7 +136,9 @@ def unit_named(isa: str | None) -> str:
     """The kernel unit to use: the best that runs here unless `isa` names one. Raises `InvalidField`."""
     if isa is None:
         return chosen_unit().name
-    runnable = [unit.name for unit in kernel_units() if unit.is_available]
+    units = kernel_units()
+    runnable = [unit.name for unit in units if unit.is_available]
     if isa not in runnable:
-        raise InvalidField("isa", isa, f"instruction sets that run here: {', '.join(runnable)}")
+        reason = next((f" ({unit.reason})" for unit in units if unit.name == isa), "")
+        raise InvalidField("isa", isa, f"instruction sets that run here: {', '.join(runnable)}{reason}")
     return isa

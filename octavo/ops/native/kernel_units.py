@@ -9,11 +9,17 @@ from octavo.ops.native import _kernels
 
 @dataclass(frozen=True, slots=True)
 class KernelUnit:
-    """One build of the kernels. `needs` is the processor feature it needs, "" for none."""
+    """One build of the kernels.
+
+    `needs` are the processor features it needs, separated by spaces. `reason` says why it is not available: a feature
+    is missing, or it failed its self test (a few small problems that must have the portable unit's bits, solved when
+    the units are first asked for). "" if it is available.
+    """
 
     name: str
     needs: str
     is_available: bool
+    reason: str
 
 
 def kernel_units() -> list[KernelUnit]:

@@ -3,8 +3,9 @@
     python -m benchmarks.host_path [MODEL] [--steps 200] [--json] [--profile]
 
 The executor does nothing but hand back prepared logits, so that all other time of a step is the engine's own. Each
-line is a number of sequences, a way of sampling and a context length; times are medians over steps, in microseconds.
-`served` adds what `AsyncEngine` and its readers do for each step.
+line is a number of sequences, a way of sampling and a context length. Times are medians over steps, in microseconds of
+the engine thread's processor time: a neighbour on the machine does not count. `served` adds what `AsyncEngine` and its
+readers do for each step, in processor time of the whole process.
 """
 
 from __future__ import annotations
@@ -42,23 +43,19 @@ _WARM_STEPS = 20
 
 
 class NullExecutor(Executor):
-    """Answers every step with rows of logits that were made beforehand, and counts the time it took."""
+    """Answers every step with rows of logits that were made beforehand, counting the steps."""
 
     def __init__(self, num_blocks: int, vocab_size: int, num_rows: int, block_size: int = 16) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
-        self.seconds = 0.0
         self.num_steps = 0
         # The head's logits of a real step: most tokens far below a few likely ones.
         generator = torch.Generator().manual_seed(0)
         self._logits = torch.randn(4 * num_rows, vocab_size, generator=generator) * 3.0
 
     def execute(self, step: Step) -> Tensor:
-        start = time.perf_counter()
         first = self.num_steps % 3
-        logits = self._logits[first : first + step.num_logit_rows]
         self.num_steps += 1
-        self.seconds += time.perf_counter() - start
-        return logits
+        return self._logits[first : first + step.num_logit_rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +102,18 @@ def measure(tokenizer: Tokenizer, num_seqs: int, sampling: str, context: int, nu
         engine.step()
     schedule_seconds, step_seconds = [], []
     for _ in range(num_steps - executor.num_steps):
-        before, start = executor.seconds, time.perf_counter()
+        start = time.thread_time()
         engine.step()
-        step_seconds.append(time.perf_counter() - start - (executor.seconds - before))
+        step_seconds.append(time.thread_time() - start)
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.thread_time()
         scheduled = engine.schedule()
-        schedule_seconds.append(time.perf_counter() - start)
+        schedule_seconds.append(time.thread_time() - start)
         assert scheduled is not None
         list(engine.publish(scheduled, engine.execute(scheduled)))
     slow = sorted(step_seconds)[-max(len(step_seconds) // 20, 1)]
-    return Measured(
-        num_seqs, sampling, context, _us(statistics.median(schedule_seconds)), _us(statistics.median(step_seconds)),
-        _us(slow),
-    )  # fmt: skip
+    times = _us(statistics.median(schedule_seconds)), _us(statistics.median(step_seconds)), _us(slow)
+    return Measured(num_seqs, sampling, context, *times)
 
 
 async def measure_served(tokenizer: Tokenizer, num_seqs: int, sampling: str, context: int, num_steps: int) -> float:
@@ -128,15 +123,14 @@ async def measure_served(tokenizer: Tokenizer, num_seqs: int, sampling: str, con
     assert isinstance(executor, NullExecutor)
     served = AsyncEngine(engine)
     streams = [await served.open(request) for request in requests(num_seqs, context, num_steps, sampling)]
-    before, num_before, start = executor.seconds, executor.num_steps, time.perf_counter()
+    num_before, start = executor.num_steps, time.process_time()
 
     async def read(stream: object) -> None:
         async for _ in stream:  # type: ignore[attr-defined]
             pass
 
     await asyncio.gather(*(read(stream) for stream in streams))
-    seconds = time.perf_counter() - start - (executor.seconds - before)
-    num_measured = executor.num_steps - num_before
+    seconds, num_measured = time.process_time() - start, executor.num_steps - num_before
     await served.drain_and_stop()
     return _us(seconds / max(num_measured, 1))
 

@@ -67,20 +67,22 @@ class DeltaStream:
 
 
 class AsyncEngine:
-    """Runs an `Engine` in one thread. All methods are for asyncio tasks; the attributes may be read from any thread.
-
-    `stats` is the snapshot after the latest step.
-    """
+    """Runs an `Engine` in one thread. All methods are for asyncio tasks; the attributes may be read from any thread."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.stats: EngineStats = engine.stats
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._streams: dict[str, DeltaStream] = {}  # touched by the engine's thread only
         self._draining = False
         self._stopping = False
         self._thread: threading.Thread | None = None
+
+    @property
+    def stats(self) -> EngineStats:
+        """A snapshot of the counters. They are counted before the news of a step is told: who has an answer finds it
+        counted."""
+        return self.engine.stats
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -175,18 +177,14 @@ class AsyncEngine:
             try:
                 while self._commands:
                     self._commands.popleft()()
-                deltas = self.engine.step() if self.engine.has_work else []
-                self.stats = self.engine.stats  # before the news: who has an answer finds it counted
-                self._publish(deltas)
+                self._publish(self.engine.step() if self.engine.has_work else [])
             except Exception:
                 log.exception("the engine's loop failed; it goes on")
-            self.stats = self.engine.stats
         for request_id in list(self._streams):
             self.engine.abort(request_id)
         self._publish(self.engine.step() if self.engine.has_work else [])
         while self._commands:
             self._commands.popleft()()
-        self.stats = self.engine.stats
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do; False when the thread shall end."""
@@ -194,14 +192,10 @@ class AsyncEngine:
             if not self._commands and not self.engine.has_work and not self._stopping:
                 self._wake.wait(IDLE_CHECK_SECONDS)
                 if not self._commands and not self._stopping:
-                    self._check_once_while_idle()
+                    self.engine.check_integrity()
                     while not self._commands and not self._stopping:
                         self._wake.wait()
             return not self._stopping
-
-    def _check_once_while_idle(self) -> None:
-        self.engine.check_integrity()
-        self.stats = self.engine.stats
 
     def _add(self, request: Request, stream: DeltaStream) -> None:
         if self._stopping:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from torch import Tensor
 
 from octavo.core.errors import InvalidField
@@ -126,7 +126,7 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        """A snapshot of the counters."""
+        """A snapshot of the counters; any thread may ask."""
         cache, scheduler = self.cache, self.scheduler
         return replace(
             self._counts,
@@ -137,7 +137,7 @@ class Engine:
             num_preemptions=self._counts.num_preemptions + scheduler.num_preemptions,
             num_prefix_queried_tokens=self._counts.num_prefix_queried_tokens + cache.num_queried_tokens,
             num_prefix_hit_tokens=self._counts.num_prefix_hit_tokens + cache.num_hit_tokens,
-            finish_reasons=self._counts.finish_reasons.copy(),
+            finish_reasons=Counter(dict(self._counts.finish_reasons)),  # dict() copies in one go, whoever counts on
         )
 
     def check_integrity(self) -> bool:
@@ -183,7 +183,7 @@ class Engine:
         """Score prompts, choose tokens, and let every sequence say what it has to say."""
         self.scheduler.advance(scheduled)
         self._counts.num_steps += 1
-        array = np.asarray(logits)
+        array = logits.numpy()
         scored, sampled = self._score_and_fork(scheduled, array)
         yield from scored
         tokens = sample(array, sampled.rows, [output.sampler for output in sampled.outputs])

@@ -30,11 +30,14 @@ class TextStream:
         params = request.sampling
         self._detokenizer = IncrementalDetokenizer(tokenizer, params.skip_special_tokens, request.prompt_token_ids)
         self._stops = StopChecker(list(params.stop_strings), params.include_stop_str_in_output)
+        self._has_stops = bool(params.stop_strings)
         self._unchecked_tokens = params.min_tokens
 
     def push(self, token_id: int) -> tuple[str, str | None]:
         """(text ready now, the stop string it ended with or None)."""
         text = self._detokenizer.push(token_id)
+        if not self._has_stops:
+            return text, None
         if self._unchecked_tokens:
             self._unchecked_tokens -= 1
             return text, None
@@ -94,7 +97,9 @@ class SequenceOutput:
             params, progress.seed, sequence.index, progress.request.prompt_token_ids, progress.rules.ending_ids
         )
         self.finish: Finish | None = None
-        self._sent_prompt = False
+        self._ending_ids = progress.rules.eos_ids | progress.rules.stop_token_ids
+        self._max_output_tokens = progress.rules.max_output_tokens
+        self._tells_prompt = sequence.index == 0 and progress.prompt_logprobs is not None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -105,7 +110,12 @@ class SequenceOutput:
         `max_model_len` hold no more."""
         self.sequence.append_token(token_id, now)
         self.sampler.append(token_id)
-        text, finish = self._read(token_id, at_limit)
+        finish: Finish | None
+        if token_id in self._ending_ids or at_limit or self.sequence.num_output_tokens >= self._max_output_tokens:
+            text, finish = self._read_last(token_id)
+        else:
+            text, stop = self.text.push(token_id)
+            finish = None if stop is None else Finish(FinishReason.STOP, stop)
         delta = self._delta(text, [token_id], None if logprobs is None else [logprobs])
         return delta if finish is None else self._end(delta, finish, now)
 
@@ -116,26 +126,25 @@ class SequenceOutput:
             finish = Finish(FinishReason.STOP, stop)
         return replace(self._end(self._delta(text, [], None), finish, now), error=error)
 
-    def _read(self, token_id: int, at_limit: bool) -> tuple[str, Finish | None]:
-        rules, params = self.progress.rules, self.progress.request.sampling
-        finish = rules.after_token(token_id)
+    def _read_last(self, token_id: int) -> tuple[str, Finish]:
+        """The text that a token brings which ends the sequence by its id or its place, and why it ends: a stop string
+        that is complete now goes before the count, not before a stop token."""
+        by_token = self.progress.rules.after_token(token_id)
         text, stop = "", None
-        if finish is None or params.include_stop_str_in_output:
+        if by_token is None or self.progress.request.sampling.include_stop_str_in_output:
             text, stop = self.text.push(token_id)
-        if finish is None:
-            finish = rules.after_count(self.sequence.num_output_tokens, at_limit)
-        if stop is None and finish is not None:
+        if stop is None:
             rest, stop = self.text.flush()
             text += rest
-        if stop is not None and not (finish is not None and finish.by_token):
-            finish = Finish(FinishReason.STOP, stop)
-        return text, finish
+        if by_token is not None:
+            return text, by_token
+        return text, Finish(FinishReason.LENGTH) if stop is None else Finish(FinishReason.STOP, stop)
 
     def _delta(self, text: str, token_ids: list[int], logprobs: list[PositionLogprobs] | None) -> OutputDelta:
         progress = self.progress
         prompt_logprobs = None
-        if self.sequence.index == 0 and not self._sent_prompt and progress.prompt_is_scored:
-            prompt_logprobs, self._sent_prompt = progress.prompt_logprobs, True
+        if self._tells_prompt and progress.prompt_is_scored:
+            prompt_logprobs, self._tells_prompt = progress.prompt_logprobs, False
         return OutputDelta(
             progress.request.request_id,
             self.sequence.index,

@@ -38,8 +38,8 @@ class _Plan:
     preempted: bool = False
 
     def take(self, sequence: Sequence) -> None:
-        count = min(sequence.num_uncomputed_tokens, self.num_tokens_left)
-        if _wants_prompt_rows(sequence):
+        count = min(len(sequence.tokens) - sequence.num_computed_tokens, self.num_tokens_left)
+        if sequence.scores_prompt and sequence.wants_prompt_rows:
             count = min(count, max(1, self.num_scored_tokens_left))
             self.num_scored_tokens_left -= count
         self.num_tokens[sequence.sequence_id] = count
@@ -87,6 +87,9 @@ class Scheduler:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
+        #: Most tokens, prompt and output, a sequence may have. The last one is never computed: it needs no place.
+        #: Depends on nothing but the sequence itself, so that neither does the answer.
+        self.max_sequence_tokens = min(max_model_len, cache.num_blocks * cache.block_size + 1)
         self.num_preemptions = 0
         self._running: dict[int, Sequence] = {}
         self._waiting: list[Sequence] = []  # sorted by order
@@ -100,14 +103,6 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
-
-    @property
-    def max_sequence_tokens(self) -> int:
-        """Most tokens, prompt and output, a sequence may have. The last one is never computed: it needs no place.
-
-        Depends on nothing but the sequence itself, so that neither does the answer.
-        """
-        return min(self.max_model_len, self.cache.num_blocks * self.cache.block_size + 1)
 
     def reached_limit(self, sequence: Sequence) -> bool:
         """Whether the sequence has to end now, with finish reason `length`."""
@@ -130,10 +125,9 @@ class Scheduler:
             self._plan_waiting(plan)
         if not plan.num_tokens:
             return None
-        sequences = [self._running[sequence_id] for sequence_id in plan.num_tokens]
-        chunks = [
-            self._chunk(sequence, count) for sequence, count in zip(sequences, plan.num_tokens.values(), strict=True)
-        ]
+        running = self._running
+        sequences = [running[sequence_id] for sequence_id in plan.num_tokens]
+        chunks = [self._chunk(*each) for each in zip(sequences, plan.num_tokens.values(), strict=True)]
         ended, self._ended = self._ended, []
         return Scheduled(Step(chunks, self.cache.take_copies(), ended), sequences)
 
@@ -143,10 +137,12 @@ class Scheduler:
 
     def advance(self, scheduled: Scheduled) -> None:
         """The step has been executed: its tokens are computed. Sequences removed in the meantime are passed over."""
+        running, commit = self._running, self.cache.commit
         for sequence, chunk in zip(scheduled.sequences, scheduled.step.chunks, strict=True):
-            if sequence.sequence_id in self._running:
-                sequence.num_computed_tokens += len(chunk.tokens)
-                self.cache.commit(sequence.sequence_id, sequence.tokens, sequence.num_computed_tokens)
+            if chunk.sequence_id in running:
+                num_computed_tokens = chunk.start + len(chunk.tokens)
+                sequence.num_computed_tokens = num_computed_tokens
+                commit(chunk.sequence_id, sequence.tokens, num_computed_tokens)
 
     def fork(self, parent: Sequence, children: Iterable[Sequence]) -> None:
         """Let children with the parent's tokens share what is computed; call between `advance` and `append_token`.
@@ -190,8 +186,10 @@ class Scheduler:
 
     def _plan_running(self, plan: _Plan) -> None:
         for sequence in list(self._running.values()):
-            if sequence.sequence_id not in self._running or not sequence.num_uncomputed_tokens:
-                continue  # preempted for an earlier one, or about to be ended by the engine
+            if len(sequence.tokens) == sequence.num_computed_tokens:
+                continue  # about to be ended by the engine
+            if plan.preempted and sequence.sequence_id not in self._running:
+                continue
             if not plan.num_tokens_left:
                 self._to_front(sequence)
                 return
@@ -208,7 +206,7 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, plan: _Plan) -> bool:
         """Blocks for the sequence's next tokens, preempting from the end; False if it was preempted itself."""
-        num_tokens = sequence.num_computed_tokens + min(sequence.num_uncomputed_tokens, plan.num_tokens_left)
+        num_tokens = min(len(sequence.tokens), sequence.num_computed_tokens + plan.num_tokens_left)
         while not self.cache.reserve(sequence.sequence_id, num_tokens):
             if len(self._running) == 1:
                 raise self._outgrown(sequence)
@@ -239,7 +237,7 @@ class Scheduler:
             refused_id, num_then_available = self._refused
             if refused_id == sequence.sequence_id and num_available <= num_then_available:
                 return False  # nothing was freed since the last attempt; spares the lookup of a long prompt
-        use_cache = not _wants_prompt_rows(sequence)
+        use_cache = not sequence.wants_prompt_rows
         num_cached_tokens = self.cache.open(sequence.sequence_id, sequence.tokens, use_cache)
         if not self.cache.reserve(sequence.sequence_id, sequence.num_tokens):
             self.cache.close(sequence.sequence_id)
@@ -268,20 +266,13 @@ class Scheduler:
 
     def _chunk(self, sequence: Sequence, num_tokens: int) -> Chunk:
         start = sequence.num_computed_tokens
-        tokens = sequence.tokens[start : start + num_tokens]
-        if _wants_prompt_rows(sequence):
+        end = start + num_tokens
+        if sequence.scores_prompt and sequence.wants_prompt_rows:
             logit_rows = list(range(num_tokens))
         else:
-            logit_rows = [num_tokens - 1] if start + num_tokens == sequence.num_tokens else []
-        return Chunk(sequence.sequence_id, tokens, start, self.cache.block_table(sequence.sequence_id), logit_rows)
-
-
-def _wants_prompt_rows(sequence: Sequence) -> bool:
-    """Prompt log-probabilities need every row of the prompt, until it has been computed once.
-
-    A preemption in mid-prompt starts again at position 0: a row may come twice, with the same bits.
-    """
-    return sequence.request.sampling.prompt_logprobs is not None and sequence.num_output_tokens == 0
+            logit_rows = [num_tokens - 1] if end == len(sequence.tokens) else []
+        sequence_id = sequence.sequence_id
+        return Chunk(sequence_id, sequence.tokens[start:end], start, self.cache.block_table(sequence_id), logit_rows)
 
 
 def _at_least_one(field_name: str, value: int) -> None:

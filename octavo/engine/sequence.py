@@ -15,8 +15,8 @@ class Sequence:
     first, one token in the middle of an answer, everything again after a preemption. There are no other states.
 
     `index` says which of the request's `sampling.n` answers this is. `num_cached_tokens` is what the prefix cache
-    gave at the first admission, at most `num_prompt_tokens - 1`; forked sequences take their parent's. Seconds are
-    monotonic.
+    gave at the first admission, at most `num_prompt_tokens - 1`; forked sequences take their parent's. `scores_prompt`:
+    the request wants log-probabilities of its prompt. Seconds are monotonic.
     """
 
     sequence_id: int
@@ -27,6 +27,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    scores_prompt: bool = False
     first_scheduled_seconds: float | None = None
     first_token_seconds: float | None = None
     last_token_seconds: float | None = None
@@ -34,8 +35,8 @@ class Sequence:
     @classmethod
     def of(cls, sequence_id: int, request: Request, index: int = 0) -> Sequence:
         """The request's prompt, nothing computed."""
-        prompt = request.prompt_token_ids
-        return cls(sequence_id, request, index, tokens=list(prompt), num_prompt_tokens=len(prompt))
+        prompt, scores_prompt = request.prompt_token_ids, request.sampling.prompt_logprobs is not None
+        return cls(sequence_id, request, index, list(prompt), len(prompt), scores_prompt=scores_prompt)
 
     @property
     def num_tokens(self) -> int:
@@ -52,6 +53,14 @@ class Sequence:
     @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.tokens) - self.num_computed_tokens
+
+    @property
+    def wants_prompt_rows(self) -> bool:
+        """Prompt log-probabilities need every row of the prompt, until it has been computed once.
+
+        A preemption in mid-prompt starts again at position 0: a row may come twice, with the same bits.
+        """
+        return self.scores_prompt and len(self.tokens) == self.num_prompt_tokens
 
     @property
     def order(self) -> tuple[int, float, int]:

@@ -45,8 +45,3 @@ class StopRules:
         if token_id in self.eos_ids:
             return Finish(FinishReason.STOP, by_token=True)
         return None
-
-    def after_count(self, num_output_tokens: int, at_limit: bool) -> Finish | None:
-        """`at_limit`: the sequence cannot grow, whatever it asked for."""
-        enough = at_limit or num_output_tokens >= self.max_output_tokens
-        return Finish(FinishReason.LENGTH) if enough else None

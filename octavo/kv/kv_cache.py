@@ -21,6 +21,7 @@ class _OpenSequence:
     num_indexed_blocks: int  # leading full blocks that have a node
     node: Node  # of the last of them
     lookup: tuple[int, int] | None  # (tokens queried, tokens hit), until the first commit counts them
+    num_writable_tokens: int = 0  # positions known to be covered and safe to write; 0 after a fork: look again
 
 
 class KVCache:
@@ -107,15 +108,18 @@ class KVCache:
         shared with a fork, the sequence gets its own one and `take_copies` will name the pair.
         """
         sequence = self._sequences[sequence_id]
+        if num_tokens <= sequence.num_writable_tokens:
+            return True
         num_new = max(self.num_blocks_for(num_tokens) - len(sequence.table), 0)
         must_copy = num_tokens > sequence.num_tokens and self._shares_partial_block(sequence)
-        if not num_new and not must_copy:
-            return True
         if num_new + must_copy > self.num_free_blocks + self.num_cached_blocks:
             return False
         if must_copy:
             self._unshare_partial_block(sequence)
-        sequence.table.extend([self._allocate() for _ in range(num_new)])
+        if num_new:
+            sequence.table.extend([self._allocate() for _ in range(num_new)])
+        if num_tokens > sequence.num_tokens:  # otherwise sharing was not looked at
+            sequence.num_writable_tokens = len(sequence.table) * self.block_size
         return True
 
     def commit(self, sequence_id: int, tokens: Sequence[int], num_tokens: int | None = None) -> None:
@@ -125,18 +129,19 @@ class KVCache:
         does not cover them or pending copies were not taken.
         """
         num_tokens = len(tokens) if num_tokens is None else num_tokens
-        sequence = self._sequences[sequence_id]
-        if num_tokens > len(sequence.table) * self.block_size:
+        sequence, block_size = self._sequences[sequence_id], self.block_size
+        if num_tokens > len(sequence.table) * block_size:
             raise ValueError(f"commit: sequence {sequence_id} has reserved less than {num_tokens} tokens")
         if num_tokens <= sequence.num_tokens:
             return
         if self._copy_source:
             raise ValueError("commit: take_copies was not called in this step, so what was computed is wrong")
         sequence.num_tokens = num_tokens
-        self._count_lookup(sequence)
-        if self.prefix_caching:
-            for index in range(sequence.num_indexed_blocks, num_tokens // self.block_size):
-                key = tuple(tokens[index * self.block_size : (index + 1) * self.block_size])
+        if sequence.lookup is not None:
+            self._count_lookup(sequence)
+        if self.prefix_caching and num_tokens >= (sequence.num_indexed_blocks + 1) * block_size:
+            for index in range(sequence.num_indexed_blocks, num_tokens // block_size):
+                key = tuple(tokens[index * block_size : (index + 1) * block_size])
                 sequence.node = self._index(sequence.node, key, sequence.table.blocks[index])
                 sequence.num_indexed_blocks = index + 1
 
@@ -144,6 +149,7 @@ class KVCache:
         """The child shares every computed token of the parent; blocks reserved beyond them stay the parent's."""
         self._must_be_new(child_id)
         parent = self._sequences[parent_id]
+        parent.num_writable_tokens = 0
         blocks = parent.table.blocks[: self.num_blocks_for(parent.num_tokens)]
         for block in blocks:
             self._pool.retain(block)
@@ -209,10 +215,10 @@ class KVCache:
 
     def _count_lookup(self, sequence: _OpenSequence) -> None:
         """Statistics count lookups that led to work, not admissions that failed for lack of blocks."""
-        if sequence.lookup is not None:
-            self.num_queried_tokens += sequence.lookup[0]
-            self.num_hit_tokens += sequence.lookup[1]
-            sequence.lookup = None
+        assert sequence.lookup is not None
+        self.num_queried_tokens += sequence.lookup[0]
+        self.num_hit_tokens += sequence.lookup[1]
+        sequence.lookup = None
 
     def _allocate(self) -> int:
         if not self._pool.num_free_blocks:

@@ -34,6 +34,10 @@ class IncrementalDetokenizer:
         """The text that `token_id` completes, perhaps none. Raises `InvalidField` for a negative id."""
         if token_id in self._hidden_ids:
             return ""
+        if self._assembler.is_clean and not self._at_start:
+            text = self._tokenizer.whole_text(token_id)
+            if text is not None:
+                return text
         piece = self._tokenizer.piece_bytes(token_id, first=self._at_start)
         self._at_start = False
         return self._assembler.push(piece)

@@ -94,13 +94,15 @@ class TokenDecoder:
 class TextAssembler:
     """Bytes in, text out: whole characters only, U+FFFD for each maximal ill-formed sequence (Unicode 3.9, D93b).
 
-    Constant work per call and at most three bytes held back, whatever the bytes are.
+    Constant work per call and at most three bytes held back, whatever the bytes are. `is_clean`: nothing is held back
+    and nothing more is taken off the start, so whole characters would come out as they are.
     """
 
     def __init__(self, decoder: TokenDecoder, at_start: bool = True) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip_character = decoder.strip_character
         self._strips_left = decoder.strip_count if at_start else 0
+        self.is_clean = not self._strips_left
 
     def push(self, data: bytes, final: bool = False) -> str:
         text = self._utf8.decode(data, final)
@@ -110,6 +112,7 @@ class TextAssembler:
                 break
             text = text[1:]
             self._strips_left -= 1
+        self.is_clean = not (self._strips_left or self._utf8.getstate()[0])
         return text
 
     def push_all(self, pieces: Iterable[bytes]) -> str:

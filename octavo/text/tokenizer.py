@@ -38,6 +38,7 @@ class Tokenizer:
         decoder = backend.decoder
         self.decoder = TokenDecoder.from_json(None if decoder is None else json.loads(decoder.__getstate__()))
         self._bytes: dict[int, bytes] = {}
+        self._whole_texts: dict[int, str | None] = {}
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1)
@@ -126,6 +127,15 @@ class Tokenizer:
         if piece is None:
             piece = self._bytes[token_id] = self.decoder.token_bytes(self._token(token_id))
         return piece
+
+    def whole_text(self, token_id: int) -> str | None:
+        """The text of a token that is made of whole characters, as it stands after other text; None for another."""
+        if token_id not in self._whole_texts:
+            try:
+                self._whole_texts[token_id] = self.piece_bytes(token_id).decode()
+            except UnicodeDecodeError:
+                self._whole_texts[token_id] = None
+        return self._whole_texts[token_id]
 
     def token_bytes(self, token_id: int) -> bytes:
         """Exact bytes of one token: perhaps half a character; a control token's own text; `b""` for an unused id."""

@@ -356,8 +356,10 @@ void bind_running(nb::class_<Program>& type) {
 }
 
 }  // namespace
+}  // namespace octavo
 
 void bind_program(nb::module_& module) {
+    using namespace octavo;
     nb::class_<ThreadTeam>(module, "ThreadTeam")
         .def(nb::init<int>(), nb::arg("num_threads"))
         .def_prop_ro("num_threads", &ThreadTeam::num_threads);
@@ -394,5 +396,3 @@ void bind_program(nb::module_& module) {
         return measure_dot_rate(team, *chosen.kernels);
     }, nb::arg("team"), nb::arg("unit"), "int8 operations a second (two a multiply-add) of the many-row linear, from cache.");
 }
-
-}  // namespace octavo

@@ -42,7 +42,7 @@ private:
 class DotJob final : public Job {
 public:
     DotJob(const Kernels& kernels, int num_threads)
-        : kernels_(kernels), num_threads_(num_threads), codes_(8 * 16 * 256, 0x35), scales_(8 * 8 * 16, 0x3c00),
+        : kernels_(kernels), num_threads_(num_threads), codes_(kOutputs * kInputs / 2), scales_(kOutputs * 8, 0x3c00),
           scratch_(static_cast<std::size_t>(num_threads) * kernels.scratch_bytes(kInputs, 64, 1, 1) + 4096),
           x_(kRows * kInputs, 3), x_scales_(kRows * 8, 1.0f), x_sums_(kRows * 8, 192),
           y_(static_cast<std::size_t>(num_threads) * kRows * kOutputs) {
@@ -52,7 +52,8 @@ public:
         weight_.tiles = kOutputs / 16;
         weight_.group = 64;
         weight_.groups = weight_.scale_groups = 8;
-        weight_.codes = codes_.data();
+        std::memset(codes_.data(), 0x35, codes_.num_bytes());
+        weight_.codes = reinterpret_cast<const std::uint8_t*>(codes_.data());
         weight_.tile_bytes = 16 * kInputs / 2;
         weight_.scales = scales_.data();
     }
@@ -71,7 +72,7 @@ private:
     static constexpr std::int64_t kRows = 64, kOutputs = 128, kInputs = 512, kTasks = 32;
     const Kernels& kernels_;
     int num_threads_;
-    std::vector<std::uint8_t> codes_;
+    AlignedMemory codes_;
     std::vector<std::uint16_t> scales_;
     AlignedMemory scratch_;
     std::vector<std::int8_t> x_;

@@ -31,15 +31,19 @@ def quantize_activations(
         _check_unit(unit)
     codes = np.empty((rows, columns), np.int8)
     scales = np.empty((rows, columns // group_size), np.float32)
-    if rows == 0:
-        return codes, scales
-    bad_group = _kernels.quantize_activations(x, codes, scales, unit or "")
-    if bad_group >= 0:
-        row, group = divmod(bad_group, columns // group_size)
+    _kernels.quantize_rows(x, codes, scales, np.empty(scales.shape, np.int32), group_size, unit=unit or "")
+    _check_finite(scales, group_size)
+    return codes, scales
+
+
+def _check_finite(scales: NDArray[np.float32], group_size: int) -> None:
+    """The kernel marks a group that is not finite with scale NaN."""
+    bad = np.argwhere(np.isnan(scales))
+    if len(bad):
+        row, group = bad[0]
         start = group * group_size
         where = f"row {row}, columns {start} to {start + group_size - 1}"
         raise InvalidField("x", "NaN or infinity", f"{where} must be finite")
-    return codes, scales
 
 
 def _check_matrix(x: NDArray[np.float32]) -> None:

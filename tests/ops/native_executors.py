@@ -14,7 +14,7 @@ from octavo.ops.native.quantize_activations import quantize_activations
 from octavo.ops.reference.batch import whole_prompts
 from octavo.ops.reference.ops import ReferenceOps
 
-LIMITS = StepLimits(max_num_batched_tokens=640, max_num_seqs=40, max_num_logit_rows=640)
+LIMITS = StepLimits(max_num_batched_tokens=704, max_num_seqs=40, max_num_logit_rows=704)
 
 
 def make_native(model: Model, num_blocks: int = 64, block_size: int = 16, **options: object) -> NativeExecutor:

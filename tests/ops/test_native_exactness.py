@@ -170,5 +170,5 @@ def test_what_it_cannot_do_is_refused_by_name(model: DecoderModel) -> None:
         make_native(model, block_size=24)
     executor = make_native(model)
     tokens = [3] * (executor.limits.max_num_batched_tokens + 1)
-    with pytest.raises(CapacityError, match=r"641 tokens.*640"):
-        executor.execute(Step([Chunk(0, tokens, 0, BlockTable(range(41)), [])]))
+    with pytest.raises(CapacityError, match=r"705 tokens.*704"):
+        executor.execute(Step([Chunk(0, tokens, 0, BlockTable(range(45)), [])]))

@@ -48,7 +48,28 @@ def step_limits(config: EngineConfig) -> StepLimits:
 
 
 def _plan_native(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
-    raise ExecutorUnavailable("this build of Octavo has none")
+    from octavo.ops.native.executor import NativeExecutor, unit_named
+    from octavo.ops.native.plan import plan_native
+
+    kv_dtype = "bfloat16" if config.kv_dtype == "auto" else config.kv_dtype
+    unit_named(config.isa)
+    limits = step_limits(config)
+    max_positions = config.max_model_len or model.spec.max_position_embeddings
+    plan = plan_native(model, config.block_size, limits, max_positions, kv_dtype, config.threads)
+
+    def make(num_blocks: int) -> Executor:
+        return NativeExecutor(
+            model,
+            num_blocks,
+            config.block_size,
+            limits,
+            kv_dtype=kv_dtype,
+            threads=config.threads,
+            isa=config.isa,
+            consume_model=True,
+        )
+
+    return PlannedExecutor("native", plan, make)
 
 
 def _plan_reference(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:

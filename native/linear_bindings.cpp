@@ -58,6 +58,11 @@ void check(bool holds, const char* what) {
     if (!holds) throw std::invalid_argument(what);
 }
 
+template <typename Weight>
+std::int64_t outputs_of(const Weight& w, std::int64_t first_tile, std::int64_t end_tile) {
+    return std::max<std::int64_t>(0, std::min(end_tile * kTileOutputs, w.outputs) - first_tile * kTileOutputs);
+}
+
 void packed_linear(const PackedMatrix& matrix, Array2<std::int8_t> codes, Array2<float> scales,
                    Array2<std::int32_t> sums, std::int64_t first_tile, std::int64_t end_tile, Array2<float> y,
                    const std::string& unit) {
@@ -67,8 +72,7 @@ void packed_linear(const PackedMatrix& matrix, Array2<std::int8_t> codes, Array2
     check(padded == round_up(w.inputs, kFeatureMultiple), "codes must be [rows, inputs rounded up to 64]");
     check(groups == w.groups && sums.shape(1) == scales.shape(1), "scales and sums must be [rows, groups]");
     check(first_tile >= 0 && first_tile <= end_tile && end_tile <= w.tiles, "tiles must be within the matrix");
-    check(static_cast<std::int64_t>(y.shape(1)) == std::min(end_tile * kTileOutputs, w.outputs) - first_tile * kTileOutputs,
-          "y must be [rows, outputs of the tiles]");
+    check(static_cast<std::int64_t>(y.shape(1)) == outputs_of(w, first_tile, end_tile), "y must be [rows, outputs of the tiles]");
     check(sums.shape(0) == codes.shape(0) && scales.shape(0) == codes.shape(0) && y.shape(0) == codes.shape(0),
           "codes, scales, sums and y must have the same rows");
     QuantizedRows x;
@@ -85,8 +89,7 @@ void dense_linear(const DenseMatrix& matrix, Array2<const float> x, std::int64_t
     const DenseWeight& w = matrix.weight();
     check(static_cast<std::int64_t>(x.shape(1)) == w.inputs, "x must be [rows, inputs]");
     check(first_tile >= 0 && first_tile <= end_tile && end_tile <= w.tiles, "tiles must be within the matrix");
-    check(static_cast<std::int64_t>(y.shape(1)) == std::min(end_tile * kTileOutputs, w.outputs) - first_tile * kTileOutputs,
-          "y must be [rows, outputs of the tiles]");
+    check(static_cast<std::int64_t>(y.shape(1)) == outputs_of(w, first_tile, end_tile), "y must be [rows, outputs of the tiles]");
     check(y.shape(0) == x.shape(0), "x and y must have the same rows");
     const Kernels& kernels = kernels_of(unit);
     const AlignedMemory scratch = scratch_for(kernels, w.inputs);

@@ -1,5 +1,5 @@
 """The first promise: a request's tokens and log-probabilities do not depend on what shares its step, on cache hits,
-on chunking or on preemption. Bit for bit, on a real model."""
+on chunking or on preemption. Bit for bit, on a real model, by every executor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from octavo.core.request import FinishReason, Request
 from octavo.core.sampling_params import SamplingParams
 from octavo.engine.engine import Engine
 from octavo.models.load import LoadedModel, load_model
+from octavo.ops.base import Executor
+from octavo.ops.executor_plan import StepLimits
+from octavo.ops.native.executor import NativeExecutor
 from octavo.ops.reference.executor import ReferenceExecutor
 
 STORIES = Path(__file__).parents[3] / "shared/data/models/stories260k"
@@ -26,10 +29,40 @@ def model() -> LoadedModel:
     return load_model(STORIES)
 
 
+class Kind:
+    """The executor that engines of the running test get, and the smallest blocks it can have."""
+
+    name = "reference"
+
+    @classmethod
+    def make(cls, num_blocks: int, block_size: int) -> Executor:
+        if cls.name == "reference":
+            return ReferenceExecutor(model().model, num_blocks, block_size)
+        kv_dtype = cls.name.partition(" ")[2]
+        limits = StepLimits(512, 32, 512)
+        return NativeExecutor(model().model, num_blocks, block_size, limits, kv_dtype=kv_dtype, threads=2)
+
+    @classmethod
+    def small_block(cls) -> int:
+        return 4 if cls.name == "reference" else 16
+
+
+@pytest.fixture(autouse=True, params=["reference", "native float32", "native bfloat16", "native int8"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(Kind, "name", request.param)
+    return request.param
+
+
 def make_engine(num_blocks: int = 64, block_size: int = 16, max_model_len: int = 256, **options) -> Engine:
     loaded = model()
-    executor = ReferenceExecutor(loaded.model, num_blocks, block_size)
+    executor = Kind.make(num_blocks, block_size)
     return Engine(executor, loaded.tokenizer, loaded.spec.vocab_size, max_model_len=max_model_len, **options)
+
+
+def make_crowded_engine(**options) -> Engine:
+    """One whose blocks hold little more than the longest of four sequences."""
+    block_size = Kind.small_block()
+    return make_engine(num_blocks={4: 14, 16: 4}[block_size], block_size=block_size, **options)
 
 
 def prompt_of(num_tokens: int, start: int = 0) -> list[int]:
@@ -78,8 +111,12 @@ def requests(**params) -> list[Request]:
     return [Request(name, prompt_of(length), greedy(**params)) for name, length in REQUESTS]
 
 
-@cache
 def expected() -> dict[str, Answer]:
+    return _expected(Kind.name)
+
+
+@cache
+def _expected(kind: str) -> dict[str, Answer]:
     return {request.request_id: solo(request) for request in requests()}
 
 
@@ -90,13 +127,15 @@ def expected() -> dict[str, Answer]:
         {"max_num_batched_tokens": 1},
         {"max_num_batched_tokens": 7},
         {"max_num_batched_tokens": 64},
-        {"block_size": 4, "num_blocks": 256, "max_num_batched_tokens": 10},
+        {"block_size": "small", "num_blocks": 256, "max_num_batched_tokens": 10},
         {"prefix_caching": False},
         {"max_num_seqs": 2},
     ],
     ids=str,
 )
 def test_batched_and_chunked_equal_alone(options: dict) -> None:
+    if "block_size" in options:
+        options = {**options, "block_size": Kind.small_block()}
     news = run(make_engine(**options), requests(), late=3)
     for name, _ in REQUESTS:
         assert answer(news[name, 0]) == expected()[name]
@@ -114,7 +153,7 @@ def test_cached_equals_cold_three_times_and_in_reverse() -> None:
 
 
 def test_bug_c4_preempted_equals_alone() -> None:
-    engine = make_engine(num_blocks=14, block_size=4)
+    engine = make_crowded_engine()
     alone = {request.request_id: solo(request) for request in requests(max_tokens=14)[:4]}
     news = run(engine, requests(max_tokens=14)[:4])
     assert engine.stats.num_preemptions > 0
@@ -127,7 +166,7 @@ def test_bug_c4_preempted_equals_alone() -> None:
 def test_random_answers_survive_batching_and_preemption() -> None:
     params = {"temperature": 1.2, "seed": 7, "top_p": 0.95, "frequency_penalty": 0.3, "max_tokens": 14}
     alone = {request.request_id: solo(request) for request in requests(**params)[:4]}
-    engine = make_engine(num_blocks=14, block_size=4, max_num_batched_tokens=9)
+    engine = make_crowded_engine(max_num_batched_tokens=9)
     news = run(engine, requests(**params)[:4])
     assert engine.stats.num_preemptions > 0
     for name, wanted in alone.items():
@@ -185,17 +224,18 @@ def test_bug_c2_prompt_logprobs_with_the_cache(caching: bool, budget: int) -> No
 
 
 def test_bug_c2_a_prompt_with_its_own_answer_as_the_next_prompt() -> None:
-    engine = make_engine(block_size=4)
-    ids, logprobs, _ = solo(Request("r", prompt_of(16), greedy()), block_size=4)
-    run(engine, [Request("r", prompt_of(16), greedy())])
-    scored = run(engine, [Request("s", prompt_of(16) + ids, greedy(prompt_logprobs=2, max_tokens=0))])["s", 0]
+    block_size = Kind.small_block()
+    engine = make_engine(block_size=block_size)
+    ids, logprobs, _ = solo(Request("r", prompt_of(24), greedy()), block_size=block_size)
+    run(engine, [Request("r", prompt_of(24), greedy())])
+    scored = run(engine, [Request("s", prompt_of(24) + ids, greedy(prompt_logprobs=2, max_tokens=0))])["s", 0]
     assert len(scored) == 1
     assert scored[0].token_ids == []
     assert scored[0].finish_reason is FinishReason.LENGTH
-    assert scored[0].prompt_logprobs[16:] == logprobs  # scoring what was said gives what was said, to the bit
-    followed = run(engine, [Request("t", prompt_of(16) + ids[:-1], greedy(max_tokens=1))])["t", 0]
+    assert scored[0].prompt_logprobs[24:] == logprobs  # scoring what was said gives what was said, to the bit
+    followed = run(engine, [Request("t", prompt_of(24) + ids[:-1], greedy(max_tokens=1))])["t", 0]
     assert followed[0].token_ids == ids[-1:]
-    assert followed[0].num_cached_tokens > 16
+    assert followed[0].num_cached_tokens > 24
 
 
 def test_bug_a7_one_rule_of_length() -> None:

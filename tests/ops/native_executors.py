@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from octavo.ops.native.packing import activation_group
 from torch import Tensor
 
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.ops.base import Linear, Model
 from octavo.ops.executor_plan import StepLimits
 from octavo.ops.native.executor import NativeExecutor
+from octavo.ops.native.packing import activation_group
 from octavo.ops.native.quantize_activations import quantize_activations
 from octavo.ops.reference.batch import whole_prompts
 from octavo.ops.reference.ops import ReferenceOps

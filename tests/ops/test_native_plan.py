@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from octavo.models.load import load_model
+from octavo.ops.base import Linear
 from octavo.ops.executor_plan import ExecutorUnavailable, StepLimits
 from octavo.ops.native.plan import plan_native
 from tests.checkpoints import make_tiny
@@ -34,6 +35,9 @@ def test_refused_before_anything_is_allocated(tmp_path: Path) -> None:
     model = load_model(make_tiny("llama-tied", tmp_path)).model
     with pytest.raises(ExecutorUnavailable, match="block_size 8"):
         plan_native(model, 8, StepLimits(16, 4, 4), 256, "bfloat16", None)
+    model.layers[1].replace_linear(Linear("model.layers.1.self_attn.o_proj", model.layers[1].o.weight.double()))
+    with pytest.raises(ExecutorUnavailable, match=r"layers\.1\.self_attn\.o_proj.*float64.*bfloat16"):
+        plan_native(model, 16, StepLimits(16, 4, 4), 256, "bfloat16", None)
 
 
 def test_consumed_weights_are_given_back(tmp_path: Path) -> None:

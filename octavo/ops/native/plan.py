@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.core.errors import InvalidField
 from octavo.ops.base import Attention, Model, Rope
-from octavo.ops.executor_plan import ExecutorPlan, StepLimits
+from octavo.ops.executor_plan import ExecutorPlan, ExecutorUnavailable, StepLimits
 from octavo.ops.native import _kernels
 from octavo.ops.native.buffers import assign_slots
 from octavo.ops.native.executor import check_block_size, kv_layers, num_threads
-from octavo.ops.native.instructions import Domain, Instruction, RopeTable
+from octavo.ops.native.instructions import Domain, Instruction, Matrix, RopeTable
 from octavo.ops.native.lowering import lower
 from octavo.ops.native.packing import activation_group, packed_bytes
 from octavo.ops.native.program import flat, matrices_of, row_bytes
@@ -30,7 +31,7 @@ def plan_native(
 ) -> ExecutorPlan:
     """Bytes of `NativeExecutor` with these settings; no sequence is longer than `max_positions`.
 
-    Raises `ExecutorUnavailable` for a model or block size that it cannot compute.
+    Raises `ExecutorUnavailable` for a model, a form of weights or a block size that it cannot compute.
     """
     check_block_size(block_size)
     calls = record(model)
@@ -45,10 +46,17 @@ def plan_native(
         + _ALLOCATOR_BYTES
     )
     return ExecutorPlan(
-        weight_bytes=sum(packed_bytes(matrix.weight) for matrix in matrices_of(instructions)),
+        weight_bytes=sum(_weight_bytes(matrix) for matrix in matrices_of(instructions)),
         scratch_bytes=scratch_bytes,
         block_bytes=_kernels.KvStore.bytes_per_block(kv_layers(layers), block_size, kv_dtype),
     )
+
+
+def _weight_bytes(matrix: Matrix) -> int:
+    try:
+        return packed_bytes(matrix.weight)
+    except InvalidField as refused:
+        raise ExecutorUnavailable(f"{matrix.name} has a form it cannot hold: {refused}") from refused
 
 
 def _slot_bytes(instructions: Sequence[Instruction], limits: StepLimits, experts_per_token: int) -> int:

@@ -191,19 +191,27 @@ void leave_part(const AttentionRun& run, const AttentionPart& out) {
     }
 }
 
+// The tile as the blocks hold it; empty if no query sees it.
+template <typename Element>
+TileView<Element> view_seen(const AttentionRun& run, const KvLayer& layer, std::int64_t tile) {
+    const TileRange range = tile < run.end ? run.seen_by_any(0, run.num_rows, tile) : TileRange{0, 0};
+    return range.is_empty() ? TileView<Element>{} : view_tile<Element>(layer, run.item, tile, range);
+}
+
 template <typename L, typename Element>
 void attend_tiles(const AttentionRun& run, const KvLayer& layer) {
-    const std::int64_t head_dim = run.shape.head_dim;
-    const bool converts = head_dim % kLanes != 0;
+    const bool converts = run.shape.head_dim % kLanes != 0;
+    TileView<Element> view = view_seen<Element>(run, layer, run.first);
     for (std::int64_t tile = run.first; tile < run.end; tile += kKeyTile) {
-        const TileRange range = run.seen_by_any(0, run.num_rows, tile);
-        if (range.is_empty()) continue;
-        const TileView<Element> view = view_tile<Element>(layer, run.item, tile, range);
+        const TileView<Element> next = view_seen<Element>(run, layer, tile + kKeyTile);
+        look_ahead(view, next);
         if (converts) {
-            attend_rows<L>(run, convert_tile<L>(view, head_dim, range, run.scratch.tile), tile);
+            const TileRange range = run.seen_by_any(0, run.num_rows, tile);
+            attend_rows<L>(run, convert_tile<L>(view, run.shape.head_dim, range, run.scratch.tile), tile);
         } else {
             attend_rows<L>(run, view, tile);
         }
+        view = next;
     }
 }
 

@@ -37,12 +37,15 @@ struct Accumulators {
     typename L::F sum[num_rows][num_columns];
 
     // sum[r][c] += left(r, index) * right[c][offset ..]. The compiler is kept from holding what it broadcast for the next
-    // column: it would have to spill accumulators.
+    // column: it would have to spill accumulators. The same place of the next tile is fetched meanwhile: fetched all at once,
+    // a tile would hold up every load behind it.
     template <typename Left, typename Element>
-    [[gnu::always_inline]] void add(Left left, std::int64_t index, const Element* const* right, std::int64_t offset) {
+    [[gnu::always_inline]] void add(Left left, std::int64_t index, const Element* const* right,
+                                    const Element* const* ahead, std::int64_t offset) {
 #pragma GCC unroll 4
         for (int c = 0; c < num_columns; ++c) {
             const typename L::F element = load_elements<L>(right[c] + offset);
+            __builtin_prefetch(ahead[c] + offset);
             if (c > 0) asm("" : "+r"(index));
 #pragma GCC unroll 6
             for (int r = 0; r < num_rows; ++r) sum[r][c] = L::fma(L::set(left(r, index)), element, sum[r][c]);
@@ -58,11 +61,11 @@ template <typename L, int num_rows, int num_columns, typename Element>
     Accumulators<L, num_rows, num_columns> block = {};
     const float* q[num_rows];
     for (int r = 0; r < num_rows; ++r) q[r] = rows[r];
-    const Element* keys[num_columns];
-    for (int c = 0; c < num_columns; ++c) keys[c] = tile.keys[slab + c];
+    const Element *keys[num_columns], *ahead[num_columns];
+    for (int c = 0; c < num_columns; ++c) keys[c] = tile.keys[slab + c], ahead[c] = tile.keys_ahead[slab + c];
     const std::int64_t stride = tile.key_stride;
     for (std::int64_t d = 0; d < head_dim; ++d) {
-        block.add([&](int r, std::int64_t i) { return q[r][i]; }, d, keys, d * stride);
+        block.add([&](int r, std::int64_t i) { return q[r][i]; }, d, keys, ahead, d * stride);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < num_rows; ++r) {
@@ -103,10 +106,13 @@ template <typename L, int num_rows, int num_columns, typename Element>
     const std::int64_t stride = tile.value_stride;
     for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
         const int start = slab * kLanes, low = larger(range.low, start), high = smaller(range.high, start + kLanes);
-        const Element* values[num_columns];
-        for (int c = 0; c < num_columns; ++c) values[c] = tile.values[slab] + feature + c * kLanes;
+        const Element *values[num_columns], *ahead[num_columns];
+        for (int c = 0; c < num_columns; ++c) {
+            values[c] = tile.values[slab] + feature + c * kLanes;
+            ahead[c] = tile.values_ahead[slab] + feature + c * kLanes;
+        }
         const auto weight = [&](int r, std::int64_t i) { return weights[r * kKeyTile + i]; };
-        for (int i = low; i < high; ++i) block.add(weight, i, values, (i - start) * stride);
+        for (int i = low; i < high; ++i) block.add(weight, i, values, ahead, (i - start) * stride);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < num_rows; ++r) {

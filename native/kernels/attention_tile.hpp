@@ -34,8 +34,10 @@ constexpr TileRange range_in_tile(std::int64_t first, std::int64_t end, std::int
 
 template <typename Element>
 struct TileView {
-    const Element* keys[kTileSlabs];     // slab: [head_dim][key_stride], the first 16 of each row are its positions
-    const Element* values[kTileSlabs];   // slab: [16][value_stride]
+    const Element* keys[kTileSlabs];         // slab: [head_dim][key_stride], the first 16 of each row are its positions
+    const Element* values[kTileSlabs];       // slab: [16][value_stride]
+    const Element* keys_ahead[kTileSlabs];   // of the next tile, to be fetched; or the same again
+    const Element* values_ahead[kTileSlabs];
     const float* key_scales[kTileSlabs];     // [16]; null unless int8
     const float* value_scales[kTileSlabs];
     std::int64_t key_stride, value_stride;
@@ -50,14 +52,25 @@ TileView<Element> view_tile(const KvLayer& layer, const AttentionItem& item, std
     for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
         const std::int64_t position = tile + slab * kLanes, offset = position % layer.block_size;
         const std::int64_t block = item.block_table[position / layer.block_size];
-        view.keys[slab] = reinterpret_cast<const Element*>(layer.keys(block, item.kv_head)) + offset;
-        view.values[slab] = reinterpret_cast<const Element*>(layer.values(block, item.kv_head)) + offset * layer.head_dim;
+        const auto* const keys = reinterpret_cast<const Element*>(layer.keys(block, item.kv_head));
+        const auto* const values = reinterpret_cast<const Element*>(layer.values(block, item.kv_head));
+        view.keys[slab] = view.keys_ahead[slab] = keys + offset;
+        view.values[slab] = view.values_ahead[slab] = values + offset * layer.head_dim;
         if (layer.format == KvFormat::int8) {
             view.key_scales[slab] = layer.key_scales(block, item.kv_head) + offset;
             view.value_scales[slab] = layer.value_scales(block, item.kv_head) + offset;
         }
     }
     return view;
+}
+
+template <typename Element>
+void look_ahead(TileView<Element>& tile, const TileView<Element>& next) {
+    for (int slab = 0; slab < kTileSlabs; ++slab) {
+        if (!next.keys[slab]) continue;
+        tile.keys_ahead[slab] = next.keys[slab];
+        tile.values_ahead[slab] = next.values[slab];
+    }
 }
 
 template <typename L>
@@ -101,8 +114,8 @@ TileView<float> convert_tile(const TileView<Element>& tile, std::int64_t head_di
                 L::store(values + row * padded + i, v);
             });
         }
-        out.keys[slab] = keys;
-        out.values[slab] = values;
+        out.keys[slab] = out.keys_ahead[slab] = keys;
+        out.values[slab] = out.values_ahead[slab] = values;
         out.key_scales[slab] = tile.key_scales[slab];
         out.value_scales[slab] = tile.value_scales[slab];
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers.contender import Contender, Running, Sizes
 from benchmarks.peers.process import PeerFailed
-from benchmarks.peers.workload import Prompts, Workload
+from benchmarks.peers.workload import Workload, prompts_of
 
 Say = Callable[[str], None]
 #: Beside the workloads' own keys.
@@ -50,7 +50,7 @@ class Comparison:
     def _start(self, contender: Contender, round_index: int, running: list[Running], say: Say) -> None:
         sizes = Sizes.of(self.workloads, self.max_num_seqs)
         try:
-            each = Running(contender, sizes, Prompts(f"start {round_index}"))
+            each = Running(contender, sizes, prompts_of(f"start {round_index}"))
         except PeerFailed as failure:
             self._fail(contender, failure, say)
             return
@@ -61,7 +61,7 @@ class Comparison:
 
     def _measure(self, each: Running, workload: Workload, round_index: int, running: list[Running], say: Say) -> None:
         try:
-            speed = each.measure(workload, Prompts(f"{workload.key} {round_index}"))
+            speed = each.measure(workload, prompts_of(f"{workload.key} {round_index}"))
             if workload is self.workloads[0]:
                 self._note(MEMORY, each.contender, each.peak_rss_bytes())
         except PeerFailed as failure:

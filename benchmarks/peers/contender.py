@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.peers.peer import Peer, Variant
 from benchmarks.peers.process import PeerProcess
-from benchmarks.peers.workload import Prompts, Workload
+from benchmarks.peers.workload import Workload
+from octavo.measure.bench.prompts import PromptSource
 
 #: Blocks are at most this long at any peer; a sequence's memory is rounded up to it.
 LARGEST_BLOCK_TOKENS = 128
@@ -49,7 +50,7 @@ class Contender:
 class Running:
     """A contender's process in one round. `seconds_to_first_token` counts from the start of the process."""
 
-    def __init__(self, contender: Contender, sizes: Sizes, prompts: Prompts) -> None:
+    def __init__(self, contender: Contender, sizes: Sizes, prompts: PromptSource) -> None:
         self.contender = contender
         self._at_once = sizes.max_num_seqs
         self._process = PeerProcess(contender.peer)
@@ -62,7 +63,7 @@ class Running:
             self._process.close()
             raise
 
-    def measure(self, workload: Workload, prompts: Prompts) -> float | None:
+    def measure(self, workload: Workload, prompts: PromptSource) -> float | None:
         """Tokens a second (None: lost in noise), after a warm-up on other prompts; paused again when this returns."""
         self._process.resume()
         try:

@@ -40,7 +40,7 @@ class PeerProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=REPOSITORY,
-                env={**os.environ, **peer.variables},
+                env=peer_variables(peer),
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -119,3 +119,10 @@ class PeerProcess:
         lines = self.log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"{self.peer.name}: {how}: {lines[-1][:300]} (log: {self.log})"
+
+
+def peer_variables(peer: Peer) -> dict[str, str]:
+    """Ours, but for how OpenMP's threads wait: importing Octavo sets that for its own sake, and others shall run as
+    they do by themselves."""
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    return {**variables, **peer.variables}

@@ -25,6 +25,7 @@ VLLM = Peer(
         # One process, so that its memory is one sum and nothing runs beside the measured work.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0))),
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB, far more than the tokens that the worker asks for
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     },

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+from octavo.measure.bench.prompts import PromptSource
 
 #: Prompts are drawn from these ids: inside every vocabulary of the comparison, above its control tokens.
 TOKEN_IDS = range(300, 40_000)
@@ -13,19 +14,9 @@ TOKEN_IDS = range(300, 40_000)
 Run = Callable[[list[list[int]], int], float]
 
 
-class Prompts:
-    """A source of token ids that never gives the same prompt twice: caches that outlive a run help nobody."""
-
-    def __init__(self, seed: str) -> None:
-        self._random = random.Random(seed)
-
-    def distinct(self, count: int, length: int) -> list[list[int]]:
-        return [self._random.choices(TOKEN_IDS, k=length) for _ in range(count)]
-
-    def with_shared_prefix(self, count: int, shared: int, own: int) -> list[list[int]]:
-        """One new prefix, `count` prompts that begin with it."""
-        prefix = self._random.choices(TOKEN_IDS, k=shared)
-        return [prefix + each for each in self.distinct(count, own)]
+def prompts_of(seed: str) -> PromptSource:
+    """Prompts that are never the same twice: caches that outlive a run help nobody."""
+    return PromptSource(TOKEN_IDS, seed)
 
 
 @dataclass(frozen=True)
@@ -51,12 +42,12 @@ class Workload:
     def prompt_tokens(self) -> int:
         return self.shared_tokens + self.own_tokens
 
-    def draw(self, prompts: Prompts) -> list[list[int]]:
+    def draw(self, prompts: PromptSource) -> list[list[int]]:
         if self.shared_tokens:
             return prompts.with_shared_prefix(self.num_requests, self.shared_tokens, self.own_tokens)
         return prompts.distinct(self.num_requests, self.own_tokens)
 
-    def tokens_per_second(self, run: Run, prompts: Prompts) -> float | None:
+    def tokens_per_second(self, run: Run, prompts: PromptSource) -> float | None:
         """Measured by one or two runs of `run` on prompts of their own; None where noise hides the difference."""
         if self.measures == "prefill":
             return self.num_requests * self.prompt_tokens / run(self.draw(prompts), 1)
@@ -66,7 +57,7 @@ class Workload:
         first = run(self.draw(prompts), 1)
         return self.num_requests * (self.new_tokens - 1) / (whole - first) if whole > first else None
 
-    def warm_up(self, run: Run, prompts: Prompts, at_once: int) -> None:
+    def warm_up(self, run: Run, prompts: PromptSource, at_once: int) -> None:
         """The same shapes with few tokens, so that nobody compiles or allocates while measured."""
         smaller = replace(self, num_requests=min(self.num_requests, at_once))
         run(smaller.draw(prompts), min(self.new_tokens, 3))

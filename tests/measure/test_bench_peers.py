@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
@@ -18,11 +20,11 @@ from benchmarks.peers.environment import Environment, SetupFailed
 from benchmarks.peers.machine import ReadBandwidth
 from benchmarks.peers.octavo import octavo_peer
 from benchmarks.peers.peer import Peer, Variant
-from benchmarks.peers.process import PeerFailed, PeerProcess
+from benchmarks.peers.process import PeerFailed, PeerProcess, peer_variables
 from benchmarks.peers.table import bandwidth_share, rows
 from benchmarks.peers.transformers import TRANSFORMERS
 from benchmarks.peers.workers.llama_cpp import shared_prefix
-from benchmarks.peers.workload import STREAMS, TABLE, Prompts, Workload
+from benchmarks.peers.workload import STREAMS, TABLE, Workload, prompts_of
 from tests.checkpoints import make_tiny
 
 BROKEN = Peer("broken", Environment("broken", python_of_this_project=True), "no_such_worker", lambda models: [])
@@ -40,10 +42,15 @@ def _logs_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.peers.process.ROOT", tmp_path)
 
 
+def one_thread(peer: Peer) -> Peer:
+    """A second thread brings nothing to a tiny model, and threads that spin cost minutes beside other work."""
+    return dataclasses.replace(peer, variables={**peer.variables, "OMP_NUM_THREADS": "1"})
+
+
 def test_two_workers_give_the_same_tokens(model: Path) -> None:
     """Greedy, three prompts two at a time, no early stop: Octavo and transformers agree token for token."""
     prompts = [[5 + place, 9, 40 + place, 7, 100] for place in range(3)]
-    with PeerProcess(octavo_peer({})) as ours, PeerProcess(TRANSFORMERS) as theirs:
+    with PeerProcess(one_thread(octavo_peer({}))) as ours, PeerProcess(one_thread(TRANSFORMERS)) as theirs:
         facts = ours.load(model=str(model), **SIZES)
         theirs.load(model=str(model), **SIZES, dtype="float32")
         seconds, outputs = ours.run(prompts, 12)
@@ -77,7 +84,10 @@ def test_rounds_measure_every_workload_and_drop_who_fails(model: Path, monkeypat
         Workload("decode", "decode", "decode", 1, 4, 30),
         Workload("prefill", "prefill", "prefill", 1, 32, 1),
     ]
-    contenders = [Contender(octavo_peer({}), Variant("tiny", model)), Contender(BROKEN, Variant("one", model))]
+    contenders = [
+        Contender(one_thread(octavo_peer({})), Variant("tiny", model)),
+        Contender(BROKEN, Variant("one", model)),
+    ]
     comparison = Comparison(workloads, max_num_seqs=2)
     tiny = [Workload(each.key, each.name, each.measures, 1, 4, 2) for each in workloads]
     assert fastest_variants(contenders[:1], tiny, print)[0] == contenders[:1], "one variant needs no trial"
@@ -105,8 +115,8 @@ def test_ratios_are_to_the_best_peer() -> None:
 def test_the_prefill_is_taken_out_of_a_decode() -> None:
     decode = Workload("decode", "decode", "decode", 4, 16, 65)
     seconds = {65: 2.6, 1: 1.0}
-    assert decode.tokens_per_second(lambda prompts, new: seconds[new], Prompts("a")) == pytest.approx(4 * 64 / 1.6)
-    assert decode.tokens_per_second(lambda prompts, new: 1.0, Prompts("a")) is None
+    assert decode.tokens_per_second(lambda prompts, new: seconds[new], prompts_of("a")) == pytest.approx(4 * 64 / 1.6)
+    assert decode.tokens_per_second(lambda prompts, new: 1.0, prompts_of("a")) is None
 
 
 def test_no_prompt_comes_twice() -> None:
@@ -119,7 +129,7 @@ def test_no_prompt_comes_twice() -> None:
 
     for round_index in range(2):
         for workload in (*TABLE, *STREAMS):
-            prompts = Prompts(f"{workload.key} {round_index}")
+            prompts = prompts_of(f"{workload.key} {round_index}")
             workload.warm_up(run, prompts, 16)
             workload.tokens_per_second(run, prompts)
     assert len({prompt[:16] if len(prompt) != 544 else prompt for prompt in seen}) == len(seen)
@@ -193,6 +203,15 @@ def test_growth_measures_and_draws(model: Path, tmp_path: Path) -> None:
     assert four["kv_used_bytes"] == 4 * one["kv_used_bytes"] > 0
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["growth-context.svg", "growth-sequences.svg"]
     assert time.monotonic() - started < 200
+
+
+def test_peers_wait_as_they_do_by_themselves() -> None:
+    """`import octavo` changes how OpenMP waits; that must not reach a peer."""
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    variables = peer_variables(Peer("any", Environment("any"), "any", lambda models: [], {"A": "b"}))
+    assert "OMP_WAIT_POLICY" not in variables
+    assert variables["A"] == "b"
+    assert variables["PATH"] == os.environ["PATH"]
 
 
 def test_settings_for_octavo() -> None:

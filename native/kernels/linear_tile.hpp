@@ -85,6 +85,18 @@ template <typename D, int code_bits, int rows, typename Tile>
     }
 }
 
+// A few rows are bound by memory, and the processor's own prefetcher stops at the end of a page: codes are asked for one
+// page ahead (measured on Zen 3: a decode step takes a fifth less than without).
+constexpr std::int64_t kFetchAhead = 4096;
+constexpr int kFetchingRows = 2;
+
+template <int stored, int code_bits, int rows>
+[[gnu::always_inline]] inline void fetch_ahead(const std::uint8_t* octet) {
+    if constexpr (stored == code_bits && rows <= kFetchingRows) {
+        for (int line = 0; line < stored; ++line) __builtin_prefetch(octet + kFetchAhead + line * kStepBytes);
+    }
+}
+
 // Quads [first, end) of a tile, numbered from `codes` and `x`.
 template <typename D, int stored, int code_bits, int rows>
 [[gnu::always_inline]] inline void dot_quads(const std::uint8_t* codes, const std::int8_t* x, std::int64_t x_stride,
@@ -96,6 +108,7 @@ template <typename D, int stored, int code_bits, int rows>
         ++octet;
     }
     for (; octet < end / 2; ++octet) {
+        fetch_ahead<stored, code_bits, rows>(codes + octet * bytes);
         D::template dot<stored, code_bits, 0, 8>(codes + octet * bytes, x + octet * kOctetInputs, x_stride, totals);
     }
     if (end % 2) {

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from octavo.engine import BuiltEngine, EngineConfig
+    from octavo.engine.build import Progress
 
 ModelArgument = Annotated[str, typer.Argument(help="A directory, a .gguf file or a catalog name (see `octavo pull`).")]
 MemoryOption = Annotated[
@@ -36,13 +37,23 @@ IsaOption = Annotated[
 
 def build_with_progress(config: EngineConfig) -> BuiltEngine:
     """Load the model and make its engine; people who watch see a bar on stderr."""
+    from octavo.engine.process_memory import spare_from_collection
+
+    built = _build_watched(config) if sys.stderr.isatty() else _build(config)
+    spare_from_collection()
+    return built
+
+
+def _build(config: EngineConfig, progress: Progress | None = None) -> BuiltEngine:
     from octavo.engine import build_engine
 
-    if not sys.stderr.isatty():
-        return build_engine(config)
-    from rich.console import Console
-    from rich.progress import Progress
+    return build_engine(config, progress)
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+
+def _build_watched(config: EngineConfig) -> BuiltEngine:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"loading {config.model}", total=None)
-        return build_engine(config, lambda done, total: bar.update(task, completed=done, total=total))
+        return _build(config, lambda done, total: bar.update(task, completed=done, total=total))

@@ -21,9 +21,12 @@ from octavo.engine.process_memory import (
     limit_allocator_growth,
     resident_bytes,
     return_free_memory,
+    return_free_pages,
 )
 from octavo.models.load import build_model, open_model_checkpoint
 from octavo.models.registry import read_spec
+from octavo.models.spec import ModelSpec
+from octavo.ops.base import Executor
 from octavo.weights.checkpoint import Checkpoint
 
 log = logging.getLogger(__name__)
@@ -56,10 +59,28 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
     spec = read_spec(checkpoint.config)
     _check_length(config.max_model_len, spec.max_position_embeddings)
     _check_weights_fit(checkpoint, config.memory_bytes, process_bytes, dtype)
-    model = build_model(checkpoint, spec, dtype, progress)
     tokenizer = checkpoint.tokenizer()
+    executor, plan, name = _load_and_plan(checkpoint, spec, config, process_bytes, progress)
+    return_free_memory()  # the weights as they were loaded, where the executor has packed its own
+    engine = Engine(
+        executor,
+        tokenizer,
+        spec.vocab_size,
+        max_model_len=plan.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        prefix_caching=config.prefix_caching,
+    )
+    return BuiltEngine(engine, plan, Path(checkpoint.source), name, config)
+
+
+def _load_and_plan(
+    checkpoint: Checkpoint, spec: ModelSpec, config: EngineConfig, process_bytes: int, progress: Progress | None
+) -> tuple[Executor, MemoryPlan, str]:
+    """The executor with its name, and the sum it is part of. `process_bytes`: before anything was loaded."""
+    model = build_model(checkpoint, spec, getattr(torch, config.dtype), progress)
     checkpoint.close()
-    return_free_memory()
+    return_free_pages()
     model_bytes = model.weight_bytes
     planned = plan_executor(model, config)
     plan = plan_memory(
@@ -75,16 +96,7 @@ def build_engine(config: EngineConfig, progress: Progress | None = None) -> Buil
         max_num_seqs=config.max_num_seqs,
     )
     log.info("memory plan\n%s", plan)
-    engine = Engine(
-        planned.make(plan.num_blocks),
-        tokenizer,
-        spec.vocab_size,
-        max_model_len=plan.max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        prefix_caching=config.prefix_caching,
-    )
-    return BuiltEngine(engine, plan, Path(checkpoint.source), planned.name, config)
+    return planned.make(plan.num_blocks), plan, planned.name
 
 
 def _check_length(max_model_len: int | None, trained: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 #: Where environments and the peers' models live.
 ROOT = Path.home() / ".cache" / "octavo" / "peers"
 #: A GPU build of a library is several gigabytes that no CPU comparison needs.
-UNWANTED = ("nvidia", "cuda", "triton")
+UNWANTED = ("nvidia", "cuda")
 SETUP_LIMIT_SECONDS = 5400
 
 Say = Callable[[str], None]

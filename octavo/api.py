@@ -96,12 +96,15 @@ def evaluate(
     windows: int | None = None,
     window_tokens: int | None = None,
     rows: bool | None = None,
+    served: bool = False,
+    kv_dtype: str = "bfloat16",
     progress: Progress = lambda stage, done, total: None,
 ) -> QualityReport:
     """Perplexity of `model` on `text` (None: held-out part of the built-in text), and its distance to `against`.
 
     `windows` None is all of them; `window_tokens` None is 2048, or the model's context where that is shorter. `rows`
-    joins lines by the WikiText protocol (None: for `*.raw` files).
+    joins lines by the WikiText protocol (None: for `*.raw` files). `served` measures `model` as the native executor
+    computes it, keys and values in `kv_dtype`, instead of in float32.
     """
     from octavo.measure.evaluate import evaluate as measure_model
     from octavo.measure.windows import DEFAULT_WINDOW_TOKENS, read_evaluation_text
@@ -116,6 +119,8 @@ def evaluate(
         base,
         window_tokens=window_tokens or min(DEFAULT_WINDOW_TOKENS, loaded.spec.max_position_embeddings),
         num_windows=windows,
+        served=served,
+        kv_dtype=kv_dtype,
         caveats=_caveats(base if base is not None else loaded),
         progress=lambda done, total: progress("measuring", done, total),
     )

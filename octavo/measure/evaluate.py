@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from octavo.core.errors import InvalidField
 from octavo.measure.divergence import TokenScores, score
-from octavo.measure.forward import CHUNK_ROWS, WindowLogits
+from octavo.measure.forward import CHUNK_ROWS, LogitsSource, WindowLogits
 from octavo.measure.report import QualityReport, compare, perplexity
 from octavo.measure.windows import DEFAULT_WINDOW_TOKENS, EvaluationText, cut_windows
 from octavo.models.load import LoadedModel
@@ -27,18 +28,26 @@ def evaluate(
     *,
     window_tokens: int = DEFAULT_WINDOW_TOKENS,
     num_windows: int | None = None,
+    served: bool = False,
+    kv_dtype: str = "bfloat16",
     caveats: list[str] | None = None,
     progress: Progress = lambda done, total: None,
 ) -> QualityReport:
     """Perplexity of `model` on the first `num_windows` (None: all) windows of `text`; with `against`, also its
-    distance to that model on the same tokens. Float32. Raises `InvalidField` if the two do not share a vocabulary.
+    distance to that model on the same tokens. Float32, or with `served` as the native executor computes `model` (not
+    `against`), keys and values in `kv_dtype`. Raises `InvalidField` if the two do not share a vocabulary.
     """
     started = time.perf_counter()
     windows, protocol = cut_windows(model.tokenizer, text, window_tokens, num_windows)
     _check_context(model, protocol.window_tokens)
     if against is not None:
         _check_comparable(model, against, windows[0])
-    ours = WindowLogits(model.model)
+    ours: LogitsSource = WindowLogits(model.model)
+    if served:
+        from octavo.measure.served import ServedLogits
+
+        ours = ServedLogits(model.model, protocol.window_tokens, kv_dtype)
+        protocol = replace(protocol, arithmetic=f"as the native executor serves it, {kv_dtype} keys and values")
     base = None if against is None else WindowLogits(against.model)
     parts: list[TokenScores] = []
     with torch.inference_mode():
@@ -79,13 +88,13 @@ def source_name(checkpoint: Checkpoint) -> str:
     return Path(checkpoint.source).absolute().name
 
 
-def _score_window(window: list[int], ours: WindowLogits, base: WindowLogits | None) -> list[TokenScores]:
+def _score_window(window: list[int], ours: LogitsSource, base: LogitsSource | None) -> list[TokenScores]:
     """Scores of all tokens but the first."""
     targets = torch.tensor(window[1:]).split(CHUNK_ROWS)
-    logits = ours.logits(ours.hidden(window)[:-1])
+    logits = ours.window(window)
     if base is None:
         return [score(chunk, target) for chunk, target in zip(logits, targets, strict=True)]
-    base_logits = base.logits(base.hidden(window)[:-1])
+    base_logits = base.window(window)
     return [score(chunk, target, other) for chunk, target, other in zip(logits, targets, base_logits, strict=True)]
 
 

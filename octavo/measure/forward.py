@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +25,14 @@ class WindowOps(BulkOps):
         return x
 
 
+class LogitsSource(Protocol):
+    """Whatever computes a window's logits."""
+
+    def window(self, window: list[int]) -> Iterator[Tensor]:
+        """Logits `[at most CHUNK_ROWS, vocabulary]` float32 of all tokens but the last, in order."""
+        ...
+
+
 class WindowLogits:
     """Computes logits of windows; a packed head is unpacked once."""
 
@@ -31,6 +40,10 @@ class WindowLogits:
         self._model = model
         self._ops = WindowOps()
         self._head = dense(model.head.weight)
+
+    def window(self, window: list[int]) -> Iterator[Tensor]:
+        """Logits `[at most CHUNK_ROWS, vocabulary]` float32 of all tokens but the last, in order."""
+        return self.logits(self.hidden(window)[:-1])
 
     def hidden(self, window: list[int]) -> Tensor:
         """Final hidden states `[tokens, hidden]`."""

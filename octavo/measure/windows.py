@@ -73,6 +73,7 @@ class Protocol:
     bos: str
     num_scored_tokens: int
     num_unscored_tail_tokens: int
+    arithmetic: str = "float32"
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -81,7 +82,7 @@ class Protocol:
         return (
             f"{self.text} ({self.joining}), first {self.num_windows} of {self.num_available_windows} non-overlapping "
             f"windows of {self.window_tokens} tokens, BOS {self.bos}, first token of a window not scored: "
-            f"{self.num_scored_tokens:,} predictions, float32"
+            f"{self.num_scored_tokens:,} predictions, {self.arithmetic}"
         )
 
 

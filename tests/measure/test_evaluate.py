@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from octavo.measure.divergence import score
 from octavo.measure.evaluate import evaluate
 from octavo.measure.windows import EvaluationText, cut_windows, join_rows, read_evaluation_text
 from octavo.models.load import LoadedModel, load_model
+from tests.ops.packed import pack_linears
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 MODEL = SHARED / "data" / "models" / "stories260k"
@@ -58,6 +60,24 @@ def test_distance_to_itself_is_zero(stories: LoadedModel) -> None:
     assert comparison.perplexity_ratio == 1
     assert comparison.perplexity_ratio_interval == (1, 1)
     assert comparison.base_perplexity == report.perplexity
+
+
+def test_as_served_in_float32_is_the_same_model(stories: LoadedModel) -> None:
+    text = read_evaluation_text(TEXT)
+    served = evaluate(stories, text, stories, window_tokens=300, num_windows=2, served=True, kv_dtype="float32")
+    assert served.comparison is not None
+    assert served.comparison.mean_divergence < 1e-8
+    assert served.comparison.top1_agreement == 1.0
+    assert "native executor" in str(served.protocol)
+
+
+def test_as_served_with_packed_weights_costs_little(stories: LoadedModel) -> None:
+    text = read_evaluation_text(TEXT)
+    packed = replace(stories, model=pack_linears(load_model(MODEL).model, 8, None))
+    served = evaluate(packed, text, packed, window_tokens=256, num_windows=2, served=True)
+    assert served.comparison is not None
+    assert 0.0 < served.comparison.mean_divergence < 0.01
+    assert abs(served.comparison.perplexity_ratio - 1.0) < 0.02
 
 
 def test_scores_equal_torchs_own() -> None:

@@ -66,7 +66,7 @@ def test_as_served_in_float32_is_the_same_model(stories: LoadedModel) -> None:
     text = read_evaluation_text(TEXT)
     served = evaluate(stories, text, stories, window_tokens=300, num_windows=2, served=True, kv_dtype="float32")
     assert served.comparison is not None
-    assert served.comparison.mean_divergence < 1e-8
+    assert served.comparison.mean_divergence < 1e-6
     assert served.comparison.top1_agreement == 1.0
     assert "native executor" in str(served.protocol)
 

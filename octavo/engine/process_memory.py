@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import sys
@@ -35,8 +36,9 @@ def return_free_pages() -> None:
 def spare_from_collection() -> None:
     """Let Python's garbage collector pass over everything that is there now: what was imported and built stays to the
     end, and looking through it takes a tenth of a second each time, in the middle of somebody's answer. For processes
-    that do nothing else."""
+    that do nothing else. At the end they are collected after all, so that every object is taken down in order."""
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def limit_allocator_growth() -> None:

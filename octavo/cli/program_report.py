@@ -26,15 +26,15 @@ def make_executor(
     from octavo.models.registry import read_spec
     from octavo.ops.executor_plan import StepLimits
     from octavo.ops.native.executor import NativeExecutor
+    from octavo.ops.native.packed_model import pack_model
 
     checkpoint = open_model_checkpoint(model)
     loaded = build_model(checkpoint, read_spec(checkpoint.config))
     block_size = 16
     num_blocks = num_rows * -(-(context + num_rows) // block_size)
     limits = StepLimits(num_rows, num_rows, num_rows)
-    return NativeExecutor(
-        loaded, num_blocks, block_size, limits, kv_dtype=kv_dtype, threads=threads, isa=isa, consume_model=True
-    )
+    packed = pack_model(loaded, threads, consume=True)
+    return NativeExecutor(packed, num_blocks, block_size, limits, kv_dtype=kv_dtype, threads=threads, isa=isa)
 
 
 def kernels_of(executor: NativeExecutor) -> dict[str, Any]:

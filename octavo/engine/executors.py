@@ -10,6 +10,7 @@ import torch
 
 from octavo.core.errors import InvalidField
 from octavo.engine.config import EngineConfig
+from octavo.engine.process_memory import return_free_memory
 from octavo.engine.scheduler import MAX_SCORED_TOKENS
 from octavo.models.decoder import DecoderModel
 from octavo.ops.base import Executor
@@ -48,25 +49,22 @@ def step_limits(config: EngineConfig) -> StepLimits:
 
 
 def _plan_native(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
-    from octavo.ops.native.executor import NativeExecutor, unit_named
-    from octavo.ops.native.plan import plan_native
-
+    try:
+        from octavo.ops.native.executor import NativeExecutor, unit_named
+        from octavo.ops.native.packed_model import pack_model
+        from octavo.ops.native.plan import plan_native
+    except ImportError as error:
+        raise ExecutorUnavailable(f"its C++ extension cannot be loaded ({error}); reinstall Octavo") from error
     kv_dtype = "bfloat16" if config.kv_dtype == "auto" else config.kv_dtype
-    unit_named(config.isa)
-    limits = step_limits(config)
+    limits, isa, threads = step_limits(config), unit_named(config.isa), config.threads
     max_positions = config.max_model_len or model.spec.max_position_embeddings
-    plan = plan_native(model, config.block_size, limits, max_positions, kv_dtype, config.threads)
+    plan = plan_native(model, config.block_size, limits, max_positions, kv_dtype, threads)
 
     def make(num_blocks: int) -> Executor:
+        packed = pack_model(model, threads, consume=True)
+        return_free_memory()  # what was loaded is gone before the blocks are there
         return NativeExecutor(
-            model,
-            num_blocks,
-            config.block_size,
-            limits,
-            kv_dtype=kv_dtype,
-            threads=config.threads,
-            isa=config.isa,
-            consume_model=True,
+            packed, num_blocks, config.block_size, limits, kv_dtype=kv_dtype, threads=threads, isa=isa
         )
 
     return PlannedExecutor("native", plan, make)

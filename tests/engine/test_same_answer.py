@@ -16,6 +16,7 @@ from octavo.models.load import LoadedModel, load_model
 from octavo.ops.base import Executor
 from octavo.ops.executor_plan import StepLimits
 from octavo.ops.native.executor import NativeExecutor
+from octavo.ops.native.packed_model import PackedModel, pack_model
 from octavo.ops.reference.executor import ReferenceExecutor
 
 STORIES = Path(__file__).parents[3] / "shared/data/models/stories260k"
@@ -29,6 +30,11 @@ def model() -> LoadedModel:
     return load_model(STORIES)
 
 
+@cache
+def packed_model() -> PackedModel:
+    return pack_model(model().model)
+
+
 class Kind:
     """The executor that engines of the running test get, and the smallest blocks it can have."""
 
@@ -40,7 +46,7 @@ class Kind:
             return ReferenceExecutor(model().model, num_blocks, block_size)
         kv_dtype = cls.name.partition(" ")[2]
         limits = StepLimits(512, 32, 512)
-        return NativeExecutor(model().model, num_blocks, block_size, limits, kv_dtype=kv_dtype, threads=2)
+        return NativeExecutor(packed_model(), num_blocks, block_size, limits, kv_dtype=kv_dtype, threads=2)
 
     @classmethod
     def small_block(cls) -> int:

@@ -9,6 +9,7 @@ from octavo.numerics.packed_tensor import PackedTensor
 from octavo.ops.base import Linear, Model
 from octavo.ops.executor_plan import StepLimits
 from octavo.ops.native.executor import NativeExecutor
+from octavo.ops.native.packed_model import pack_model
 from octavo.ops.native.packing import activation_group
 from octavo.ops.native.quantize_activations import quantize_activations
 from octavo.ops.reference.batch import whole_prompts
@@ -19,9 +20,9 @@ LIMITS = StepLimits(max_num_batched_tokens=704, max_num_seqs=40, max_num_logit_r
 
 def make_native(model: Model, num_blocks: int = 64, block_size: int = 16, **options: object) -> NativeExecutor:
     """Float32 keys and values and one thread, unless `options` say otherwise."""
-    options = {"kv_dtype": "float32", "threads": 1, **options}
-    limits = options.pop("limits", LIMITS)
-    return NativeExecutor(model, num_blocks, block_size, limits, **options)
+    options = {"kv_dtype": "float32", "threads": 1, "limits": LIMITS, "fused": True, **options}
+    packed = pack_model(model, fused=options.pop("fused"))
+    return NativeExecutor(packed, num_blocks, block_size, options.pop("limits"), **options)
 
 
 def prompts(lengths: tuple[int, ...], seed: int, vocab_size: int = 288) -> list[list[int]]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from octavo.models.load import load_model
 from octavo.ops.base import Linear
 from octavo.ops.executor_plan import ExecutorUnavailable, StepLimits
+from octavo.ops.native.executor import NativeExecutor
+from octavo.ops.native.packed_model import pack_model
 from octavo.ops.native.plan import plan_native
 from tests.checkpoints import make_tiny
-from tests.ops.native_executors import make_native
+from tests.ops.native_executors import LIMITS, make_native
 from tests.ops.packed import pack_linears
+from tests.ops.paged import Paged
 
 
 @pytest.mark.parametrize("family", ["llama-tied", "gemma3", "qwen3-moe"])
@@ -40,11 +44,16 @@ def test_refused_before_anything_is_allocated(tmp_path: Path) -> None:
         plan_native(model, 16, StepLimits(16, 4, 4), 256, "bfloat16", None)
 
 
-def test_consumed_weights_are_given_back(tmp_path: Path) -> None:
-    model = load_model(make_tiny("llama-tied", tmp_path)).model
-    model.layers[0].q.weight.data = model.layers[0].q.weight.clone()  # memory of its own, not the file's
-    tied = model.embedding.weight
-    make_native(model, consume_model=True)
-    assert model.layers[0].q.weight.untyped_storage().nbytes() == 0
-    assert model.layers[0].q.weight.shape == (192, 96)
-    assert model.head.weight is tied
+def test_consumed_weights_let_go_of_their_memory(tmp_path: Path) -> None:
+    directory = make_tiny("llama-tied", tmp_path)
+    kept, consumed = load_model(directory).model, load_model(directory).model
+    norm = consumed.final_norm.weight.clone()
+    packed = pack_model(consumed, consume=True)
+    for layer in consumed.layers:
+        assert all(linear.weight.numel() == 0 for linear in layer.linears())
+    assert consumed.embedding.weight.numel() == consumed.head.weight.numel() == 0
+    assert torch.equal(consumed.final_norm.weight, norm)
+    tokens = list(range(3, 40))
+    executors = make_native(kept), NativeExecutor(packed, 64, 16, LIMITS, kv_dtype="float32")
+    one, other = (Paged(executor).alone(tokens) for executor in executors)
+    assert torch.equal(one, other)

@@ -9,38 +9,32 @@ from torch import Tensor
 
 from octavo.core.errors import CapacityError, InvalidField
 from octavo.core.step import Step
-from octavo.ops.base import Attention, Executor, Model
+from octavo.ops.base import Attention, Executor
 from octavo.ops.executor_plan import ExecutorUnavailable, StepLimits
 from octavo.ops.native import _kernels
-from octavo.ops.native.instructions import Instruction
 from octavo.ops.native.kernel_units import chosen_unit, kernel_units
-from octavo.ops.native.lowering import lower
-from octavo.ops.native.packing import activation_group
-from octavo.ops.native.program import ProgramBuilder, matrices_of
-from octavo.ops.native.recorder import most_experts_per_token, record
+from octavo.ops.native.packed_model import PackedModel, num_threads
+from octavo.ops.native.program import ProgramBuilder
 from octavo.ops.native.rope_tables import RopeTables
 from octavo.ops.native.step_inputs import BlockTables, StepInputs
-from octavo.ops.native.weights import pack_matrices
 
 #: Positions in a block must fill whole registers of every instruction set.
 BLOCK_SIZE_MULTIPLE = 16
 
 
 class NativeExecutor(Executor):
-    """Computes steps of `model` over its own `num_blocks` blocks of `block_size` positions.
+    """Computes steps of a model over its own `num_blocks` blocks of `block_size` positions.
 
     `kv_dtype` is what keys and values are kept in: "float32", "bfloat16" or "int8". `threads` None: one for each
-    processor this process may use; `isa` None: the best kernel unit that runs here. `fused` False runs each op by
-    itself: the same bits, slower. With `consume_model` each weight's memory is given back as soon as it has been
-    packed, and the model can compute nothing any more.
+    processor this process may use; `isa` None: the best kernel unit that runs here.
 
-    Raises `ExecutorUnavailable` for a model or block size that it cannot compute, `InvalidField` for an `isa` that does
-    not run here.
+    Raises `ExecutorUnavailable` for a block size that it cannot use, `InvalidField` for an `isa` that does not run
+    here.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: PackedModel,
         num_blocks: int,
         block_size: int,
         limits: StepLimits,
@@ -48,8 +42,6 @@ class NativeExecutor(Executor):
         kv_dtype: str = "bfloat16",
         threads: int | None = None,
         isa: str | None = None,
-        fused: bool = True,
-        consume_model: bool = False,
     ) -> None:
         check_block_size(block_size)
         self.unit = unit_named(isa)
@@ -57,23 +49,17 @@ class NativeExecutor(Executor):
         self.block_size = block_size
         self.limits = limits
         self.vocab_size = model.vocab_size
-        calls = record(model)
-        instructions = lower(calls, activation_group, fused)
+        self.weight_bytes = model.weight_bytes
         self.team = _kernels.ThreadTeam(num_threads(threads))
         self.kv_store = _kernels.KvStore(kv_layers(model.attention_layers), num_blocks, block_size, kv_dtype)
         max_rows, max_logit_rows = limits.max_num_batched_tokens, limits.max_num_logit_rows
         self.program = _kernels.Program(
-            self.team, self.unit, self.kv_store, max_rows, max_logit_rows, most_experts_per_token(calls)
+            self.team, self.unit, self.kv_store, max_rows, max_logit_rows, model.experts_per_token
         )
         self._ropes = RopeTables()
-        self._build(instructions, consume_model)
+        ProgramBuilder(self.program, model.matrices, self._ropes).build(model.instructions)
         self._tables = BlockTables(self.program)
         self._logits = torch.empty(limits.max_num_seqs, self.vocab_size)
-
-    def _build(self, instructions: Sequence[Instruction], consume_model: bool) -> None:
-        matrices = pack_matrices(matrices_of(instructions), self.team.num_threads, consume_model)
-        self.weight_bytes = sum(matrix.num_bytes for matrix in matrices.values())
-        ProgramBuilder(self.program, matrices, self._ropes).build(instructions)
 
     def execute(self, step: Step) -> Tensor:
         """Float32 logits `[step.num_logit_rows, vocabulary]` in chunk order: a view that the next call overwrites."""
@@ -118,11 +104,6 @@ class NativeExecutor(Executor):
 def kv_layers(attention_layers: Sequence[Attention]) -> list[tuple[int, int]]:
     """(kv heads, head size) of each layer."""
     return [(layer.num_kv_heads, layer.head_dim) for layer in attention_layers]
-
-
-def num_threads(threads: int | None) -> int:
-    """As asked for, or one for each processor that this process may use."""
-    return threads or int(_kernels.available_threads())
 
 
 def check_block_size(block_size: int) -> None:

@@ -9,9 +9,10 @@ from octavo.ops.base import Attention, Model, Rope
 from octavo.ops.executor_plan import ExecutorPlan, ExecutorUnavailable, StepLimits
 from octavo.ops.native import _kernels
 from octavo.ops.native.buffers import assign_slots
-from octavo.ops.native.executor import check_block_size, kv_layers, num_threads
+from octavo.ops.native.executor import check_block_size, kv_layers
 from octavo.ops.native.instructions import Domain, Instruction, Matrix, RopeTable
 from octavo.ops.native.lowering import lower
+from octavo.ops.native.packed_model import num_threads
 from octavo.ops.native.packing import activation_group, packed_bytes
 from octavo.ops.native.program import flat, matrices_of, row_bytes
 from octavo.ops.native.recorder import most_experts_per_token, record

@@ -58,15 +58,40 @@ def test_no_python_function_is_too_long() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES} == {}
 
 
+#: What does not count as code when braces are matched.
+_NATIVE_PROSE = re.compile(r'//[^\n]*|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)\'')
+#: What opens a block that holds functions.
+_NATIVE_CONTAINER = re.compile(r"\b(namespace|struct|class|union|enum|extern)\b(?![^{]*\))")
+
+
 def native_functions(text: str) -> Iterator[tuple[int, int]]:
-    """(first line, lines) of each block of C++ that opens at column 0 or in a namespace and is not a namespace."""
-    start = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if start is None and line.endswith("{") and not line.startswith((" ", "namespace", "}")):
-            start = number
-        elif start is not None and line.startswith("}"):
-            yield start, number - start + 1
-            start = None
+    """(first line, lines) of each function of a C++ file: a block in no other block but namespaces and classes."""
+    code = _NATIVE_PROSE.sub("", text)
+    opened: list[tuple[int, bool]] = []  # (line, is a container) of each open block
+    line, start = 1, 0
+    for place, character in enumerate(code):
+        if character == "\n":
+            line += 1
+        elif character == "{":
+            opened.append((line, _NATIVE_CONTAINER.search(code, start, place) is not None))
+        elif character == "}":
+            first, is_container = opened.pop()
+            if not is_container and all(outer for _, outer in opened):
+                yield first, line - first + 1
+        if character in "{};":
+            start = place + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("namespace a {\nstruct S {\n  int f() {\n    if (x) {\n    }\n  }\n};\n}\n", [(3, 4)]),
+        ('void f(struct S s) {\n  g("}"); // }\n}\n', [(1, 3)]),
+        ("template <typename L>\nstruct S {\n  int x = 1;\n};\n", []),
+    ],
+)
+def test_functions_are_found_in_native_code(text: str, expected: list[tuple[int, int]]) -> None:
+    assert list(native_functions(text)) == expected
 
 
 def test_no_native_function_is_too_long() -> None:

@@ -72,7 +72,8 @@ void packed_linear(const PackedMatrix& matrix, Array2<std::int8_t> codes, Array2
     check(padded == round_up(w.inputs, kFeatureMultiple), "codes must be [rows, inputs rounded up to 64]");
     check(groups == w.groups && sums.shape(1) == scales.shape(1), "scales and sums must be [rows, groups]");
     check(first_tile >= 0 && first_tile <= end_tile && end_tile <= w.tiles, "tiles must be within the matrix");
-    check(static_cast<std::int64_t>(y.shape(1)) == outputs_of(w, first_tile, end_tile), "y must be [rows, outputs of the tiles]");
+    const auto outputs = static_cast<std::int64_t>(y.shape(1));
+    check(outputs == outputs_of(w, first_tile, end_tile), "y must be [rows, outputs of the tiles]");
     check(sums.shape(0) == codes.shape(0) && scales.shape(0) == codes.shape(0) && y.shape(0) == codes.shape(0),
           "codes, scales, sums and y must have the same rows");
     QuantizedRows x;
@@ -81,7 +82,7 @@ void packed_linear(const PackedMatrix& matrix, Array2<std::int8_t> codes, Array2
     const Kernels& kernels = kernels_of(unit);
     const AlignedMemory scratch = scratch_for(kernels, w.inputs);
     const nb::gil_scoped_release unlocked;
-    kernels.packed_linear(w, x, rows, first_tile, end_tile, {y.data(), static_cast<std::int64_t>(y.shape(1))}, scratch.data());
+    kernels.packed_linear(w, x, rows, first_tile, end_tile, {y.data(), outputs}, scratch.data());
 }
 
 void dense_linear(const DenseMatrix& matrix, Array2<const float> x, std::int64_t first_tile, std::int64_t end_tile,
@@ -89,13 +90,14 @@ void dense_linear(const DenseMatrix& matrix, Array2<const float> x, std::int64_t
     const DenseWeight& w = matrix.weight();
     check(static_cast<std::int64_t>(x.shape(1)) == w.inputs, "x must be [rows, inputs]");
     check(first_tile >= 0 && first_tile <= end_tile && end_tile <= w.tiles, "tiles must be within the matrix");
-    check(static_cast<std::int64_t>(y.shape(1)) == outputs_of(w, first_tile, end_tile), "y must be [rows, outputs of the tiles]");
+    const auto outputs = static_cast<std::int64_t>(y.shape(1));
+    check(outputs == outputs_of(w, first_tile, end_tile), "y must be [rows, outputs of the tiles]");
     check(y.shape(0) == x.shape(0), "x and y must have the same rows");
     const Kernels& kernels = kernels_of(unit);
     const AlignedMemory scratch = scratch_for(kernels, w.inputs);
     const nb::gil_scoped_release unlocked;
     kernels.dense_linear(w, {x.data(), w.inputs}, static_cast<std::int64_t>(x.shape(0)), first_tile, end_tile,
-                         {y.data(), static_cast<std::int64_t>(y.shape(1))}, scratch.data());
+                         {y.data(), outputs}, scratch.data());
 }
 
 using Vector = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -106,7 +108,8 @@ void check_row(const Weight& w, std::int64_t output, const Vector& y) {
     check(static_cast<std::int64_t>(y.shape(0)) == w.inputs, "y must be [inputs]");
 }
 
-void packed_row(const PackedMatrix& matrix, std::int64_t output, float multiplier, Vector y, const std::string& unit) {
+void packed_row(const PackedMatrix& matrix, std::int64_t output, float multiplier, Vector y,
+                const std::string& unit) {
     check_row(matrix.weight(), output, y);
     kernels_of(unit).packed_row(matrix.weight(), output, multiplier, y.data());
 }
@@ -126,7 +129,8 @@ void bind_packed(nb::module_& module) {
         .def("__init__",
              [](PackedMatrix* self, std::int32_t bits, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
                 std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros) {
-                 new (self) PackedMatrix(shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
+                 new (self)
+                     PackedMatrix(shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
              },
              nb::arg("bits"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
              nb::arg("scale_format"), nb::arg("has_zeros"), nb::call_guard<nb::gil_scoped_release>())
@@ -156,8 +160,8 @@ void bind_dense(nb::module_& module) {
                  new (self) DenseMatrix(outputs, inputs, dense_format_named(format));
              },
              nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"), nb::call_guard<nb::gil_scoped_release>())
-        .def("fill", &fill_dense, nb::arg("values"), nb::arg("row_elements"), nb::arg("first_tile"), nb::arg("end_tile"),
-             nb::call_guard<nb::gil_scoped_release>(), "Fill tiles from the address of values [outputs, inputs].")
+        .def("fill", &fill_dense, nb::arg("values"), nb::arg("row_elements"), nb::arg("first_tile"),
+             nb::arg("end_tile"), nb::call_guard<nb::gil_scoped_release>(), "Fill tiles from the address of values [outputs, inputs].")
         .def_static("bytes_of",
                     [](std::int64_t outputs, std::int64_t inputs, const std::string& format) {
                         return DenseMatrix::num_bytes_of(outputs, inputs, dense_format_named(format));

@@ -47,7 +47,9 @@ PackedWeight describe(const PackedMatrix::Shape& s) {
 
 std::int64_t scale_lanes(const PackedWeight& w) { return w.tiles * w.scale_groups * kTileOutputs; }
 std::int64_t code_bytes(const PackedWeight& w) { return w.tiles * w.tile_bytes; }
-std::int64_t all_scale_bytes(const PackedWeight& w) { return round_up(scale_lanes(w) * scale_bytes(w.scale_format), 64); }
+std::int64_t all_scale_bytes(const PackedWeight& w) {
+    return round_up(scale_lanes(w) * scale_bytes(w.scale_format), 64);
+}
 
 // Four codes of `bits` bits, lowest first -> four bytes.
 template <int bits>
@@ -138,7 +140,8 @@ RowCodes row_codes(const PackedWeight& w, const CodeRows& source, std::int64_t o
     const std::uint32_t middle = 1u << (w.bits - 1);
     if (output >= w.outputs) return {nullptr, 0, 0, middle};
     const std::int8_t* last_zero = source.zeros ? source.zeros + (output + 1) * w.scale_groups - 1 : nullptr;
-    return {source.words + output * source.row_bytes, source.row_bytes, w.inputs, last_zero ? *last_zero + middle : middle};
+    const std::uint32_t zero = last_zero ? *last_zero + middle : middle;
+    return {source.words + output * source.row_bytes, source.row_bytes, w.inputs, zero};
 }
 
 // A tile's rows [16, columns], those that exist -> [columns][16]; change() is applied to each element.
@@ -147,7 +150,9 @@ void transpose_rows(const Element* rows, std::int64_t stride, std::int64_t count
                     Change change) {
     for (std::int64_t lane = 0; lane < count; ++lane) {
         const Element* row = rows + lane * stride;
-        for (std::int64_t column = 0; column < columns; ++column) out[column * kTileOutputs + lane] = change(row[column]);
+        for (std::int64_t column = 0; column < columns; ++column) {
+            out[column * kTileOutputs + lane] = change(row[column]);
+        }
     }
 }
 
@@ -157,6 +162,10 @@ void transpose_bits(const void* rows, std::int64_t first_row, std::int64_t strid
     const auto same = [](Bits bits) { return bits; };
     transpose_rows(static_cast<const Bits*>(rows) + first_row * stride, stride, count, columns,
                    reinterpret_cast<Bits*>(out) + at, same);
+}
+
+auto transpose_elements(std::int64_t bytes) {
+    return bytes == 4 ? transpose_bits<std::uint32_t> : transpose_bits<std::uint16_t>;
 }
 
 std::int64_t tile_rows(std::int64_t outputs, std::int64_t tile) {
@@ -203,7 +212,7 @@ void PackedMatrix::fill(const CodeRows& source, std::int64_t first_tile, std::in
             pack(row_codes(w, source, first + lane), padded_inputs(w.inputs) / kOctetInputs, out);
         }
         const std::int64_t at = first * w.scale_groups;
-        const auto transpose = scale_bytes(w.scale_format) == 4 ? transpose_bits<std::uint32_t> : transpose_bits<std::uint16_t>;
+        const auto transpose = transpose_elements(scale_bytes(w.scale_format));
         transpose(source.scales, first, w.scale_groups, count, w.scale_groups, scales, at);
         if (w.zeros == nullptr) continue;
         const auto unsign = [middle](std::int8_t zero) { return static_cast<std::uint8_t>(zero + middle); };
@@ -223,7 +232,7 @@ std::int64_t DenseMatrix::num_bytes_of(std::int64_t outputs, std::int64_t inputs
 
 void DenseMatrix::fill(const void* values, std::int64_t row_elements, std::int64_t first_tile, std::int64_t end_tile) {
     check_tiles(first_tile, end_tile, weight_.tiles);
-    const auto transpose = value_bytes(weight_.format) == 4 ? transpose_bits<std::uint32_t> : transpose_bits<std::uint16_t>;
+    const auto transpose = transpose_elements(value_bytes(weight_.format));
     for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
         const std::int64_t first = tile * kTileOutputs;
         transpose(values, first, row_elements, tile_rows(weight_.outputs, tile), weight_.inputs, memory_.data(),

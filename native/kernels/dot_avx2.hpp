@@ -69,7 +69,7 @@ private:
     static __m256i half_step(const std::uint8_t* octet) {
         const __m256i plane = load(octet + low_plane(bits, index));
         if constexpr (bits == 8) return plane;
-        const __m256i mask = _mm256_set1_epi8(low_mask(bits));
+        const __m256i mask = _mm256_set1_epi8(static_cast<char>(low_mask(bits)));
         const __m256i low = _mm256_and_si256(shifted_down<low_shift(bits, index)>(plane), mask);
         if constexpr (bits != 3) return low;
         const __m256i third = shifted_down<index - 2>(load(octet + kHighPlane));

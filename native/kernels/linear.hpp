@@ -16,11 +16,11 @@ constexpr std::int64_t kFewRows = 8;
 constexpr std::int64_t kBlockBytes = 256 * 1024;
 
 template <typename D, int bits, int rows>
-void few_rows_of_tile(const PackedWeight& weight, const StoredTile<D>& tile, const QuantizedRows& x, int outputs, Rows y) {
+void few_rows_of_tile(const StoredTile<D>& tile, const QuantizedRows& x, int outputs, Rows y) {
     using L = typename D::Lanes;
     typename L::F sums[rows];
     for (int row = 0; row < rows; ++row) sums[row] = L::zero();
-    add_groups<D, bits, bits>(tile, x, whole_range(weight), sums);
+    add_groups<D, bits, bits>(tile, x, whole_range(tile.weight), sums);
     for (int row = 0; row < rows; ++row) store_outputs<L>(y.row(row), sums[row], outputs);
 }
 
@@ -32,7 +32,7 @@ void few_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::in
         const int outputs = tile_outputs(weight.outputs, tile);
         const Rows y_tile = y.from(0, (tile - first_tile) * kTileOutputs);
         for_row_blocks<kRowBlock>(num_rows, [&]<int rows>(std::int64_t row) {
-            few_rows_of_tile<D, bits, rows>(weight, stored, x.from(row), outputs, y_tile.from(row));
+            few_rows_of_tile<D, bits, rows>(stored, x.from(row), outputs, y_tile.from(row));
         });
     }
 }

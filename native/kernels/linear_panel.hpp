@@ -1,7 +1,7 @@
 // Many rows, codes of less than 8 bits: a panel of a tile's codes is unpacked once and reused by all rows.
 //
-// Loops from outside: panels of inputs, tiles, blocks of kRowBlock rows. Sums live in `y` between panels, so every output
-// still adds its groups in ascending order.
+// Loops from outside: panels of inputs, tiles, blocks of kRowBlock rows. Sums live in `y` between panels, so every
+// output still adds its groups in ascending order.
 #pragma once
 
 #include <cstddef>

@@ -43,9 +43,9 @@ void store_outputs(float* y, typename L::F sums, int outputs) {
 template <typename L>
 typename L::F load_scales(const PackedWeight& weight, std::int64_t row_of_scales) {
     const std::int64_t at = row_of_scales * kTileOutputs;
-    if (weight.scale_format == ScaleFormat::f16) return L::load_f16(static_cast<const std::uint16_t*>(weight.scales) + at);
-    if (weight.scale_format == ScaleFormat::bf16) return L::load_bf16(static_cast<const std::uint16_t*>(weight.scales) + at);
-    return L::load(static_cast<const float*>(weight.scales) + at);
+    if (weight.scale_format == ScaleFormat::f32) return L::load(static_cast<const float*>(weight.scales) + at);
+    const std::uint16_t* halves = static_cast<const std::uint16_t*>(weight.scales) + at;
+    return weight.scale_format == ScaleFormat::f16 ? L::load_f16(halves) : L::load_bf16(halves);
 }
 
 // A tile as it is stored. Scales and zero points are numbered by scale group.
@@ -85,10 +85,10 @@ template <typename D, int code_bits, int rows, typename Tile>
     }
 }
 
-// A few rows are bound by memory, and the processor's own prefetcher stops at the end of a page: codes are asked for one
-// page ahead (measured on Zen 3: a decode step takes a fifth less than without).
+// A few rows are bound by memory, and the processor's own prefetcher stops at the end of a page: codes are asked for
+// one page ahead (measured on Zen 3: a decode step takes a fifth less than without, the head with 4 rows a third).
 constexpr std::int64_t kFetchAhead = 4096;
-constexpr int kFetchingRows = 2;
+constexpr int kFetchingRows = 4;
 
 template <int stored, int code_bits, int rows>
 [[gnu::always_inline]] inline void fetch_ahead(const std::uint8_t* octet) {
@@ -132,7 +132,8 @@ inline void add_groups(const Tile& tile, const QuantizedRows& x, GroupRange rang
             const GroupRange one = range.part(group, group + 1);
             typename D::Totals totals[rows];
             start_totals<D, code_bits>(tile, scale_group, x, group, totals);
-            dot_quads<D, stored, code_bits>(tile.codes, codes, x.padded, one.first_quad() - base, one.end_quad() - base, totals);
+            const std::int64_t first = one.first_quad() - base, end = one.end_quad() - base;
+            dot_quads<D, stored, code_bits>(tile.codes, codes, x.padded, first, end, totals);
             for (int row = 0; row < rows; ++row) {
                 const typename L::F scale = L::mul(w_scale, L::set(x.scales[row * x.groups + group]));
                 sums[row] = L::fma(L::to_float(totals[row]), scale, sums[row]);

@@ -36,7 +36,7 @@ class Heads:
 
 @dataclass
 class PagedSequence:
-    """`num_tokens` random keys and values `[tokens, kv heads, head_dim]`, written into blocks whose memory held `garbage`."""
+    """`num_tokens` random keys and values `[tokens, kv heads, head_dim]`, in blocks whose memory held `garbage` before."""
 
     heads: Heads
     num_tokens: int
@@ -68,7 +68,9 @@ class PagedSequence:
         shape = (count, self.heads.num_heads, self.heads.head_dim)
         return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
-    def attend(self, q: Floats, first_position: int, queries_per_item: int | None = None, unit: str | None = None) -> Floats:
+    def attend(
+        self, q: Floats, first_position: int, queries_per_item: int | None = None, unit: str | None = None
+    ) -> Floats:
         """Items of so many queries, parts in order, as the step program does it."""
         y = np.empty_like(q)
         step = queries_per_item or len(q)
@@ -76,7 +78,9 @@ class PagedSequence:
             y[first : first + step] = self.attend_item(q[first : first + step].copy(), first_position + first, unit)
         return y
 
-    def attend_item(self, q: Floats, first_position: int, unit: str | None = None, from_tile: int | None = None) -> Floats:
+    def attend_item(
+        self, q: Floats, first_position: int, unit: str | None = None, from_tile: int | None = None
+    ) -> Floats:
         """`from_tile`: the position where the first part begins, the oldest tile that is seen if None."""
         unit = self.unit if unit is None else unit
         y = np.empty_like(q)
@@ -84,17 +88,17 @@ class PagedSequence:
         oldest = max(0, first_position - self.heads.window + 1) if self.heads.window else 0
         start = oldest // TILE * TILE if from_tile is None else from_tile
         for kv_head in range(self.heads.num_kv_heads):
-            whole, whole_arrays = self.part(len(q))
-            is_first = True
+            whole = None
             for part_start in range(start // PART * PART, end, PART):
+                part, _ = self.part(len(q))
                 bounds = max(start, part_start), min(end, part_start + PART)
-                part, _ = (whole, None) if is_first else self.part(len(q))
                 self.attend_part(q, first_position, kv_head, bounds, part, unit)
-                if not is_first:
+                if whole is None:
+                    whole = part
+                else:
                     _kernels.fold_part(whole, part, unit)
-                is_first = False
+            assert whole is not None
             _kernels.finish_part(self.layer, whole, kv_head, y, unit)
-            del whole_arrays
         return y
 
     def attend_part(

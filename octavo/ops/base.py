@@ -207,4 +207,5 @@ class Executor(ABC):
     @abstractmethod
     def execute(self, step: Step) -> Tensor:
         """Float32 logits `[step.num_logit_rows, vocabulary]` in chunk order. A row's bits depend on nothing but
-        its own sequence's tokens: not on the batch, the chunking or which blocks hold the past."""
+        its own sequence's tokens: not on the batch, the chunking or which blocks hold the past. Valid until the next
+        call, which may overwrite them."""

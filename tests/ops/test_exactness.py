@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from octavo.ops.reference.batch import whole_prompts
 from octavo.ops.reference.executor import ReferenceExecutor
 from octavo.ops.reference.ops import ReferenceOps
 from tests.checkpoints import FAMILIES, make_tiny
+from tests.ops.paged import Paged
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 80
@@ -63,39 +62,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return loaded
 
 
-class Paged:
-    """Runs sequences in random chunks through an executor, each in blocks of its own in random order."""
-
-    def __init__(self, model: DecoderModel, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.executor = ReferenceExecutor(model, NUM_BLOCKS, BLOCK_SIZE)
-        self.free = list(range(NUM_BLOCKS))
-        self.random.shuffle(self.free)
-
-    def table(self, length: int) -> list[int]:
-        return [self.free.pop() for _ in range(-(-length // BLOCK_SIZE))]
-
-    def run(self, sequences: list[list[int]], largest: int, start: int = 0, table: list[int] | None = None) -> Tensor:
-        """Logits of all positions from `start`, sequence after sequence."""
-        tables = [table or self.table(len(tokens)) for tokens in sequences]
-        rows: list[list[Tensor]] = [[] for _ in sequences]
-        done = [start] * len(sequences)
-        while any(done[i] < len(tokens) for i, tokens in enumerate(sequences)):
-            chunks = list(self._chunks(sequences, tables, done, largest))
-            logits = self.executor.execute(Step(chunks)).split([len(chunk.tokens) for chunk in chunks])
-            for chunk, piece in zip(chunks, logits, strict=True):
-                rows[chunk.sequence_id].append(piece)
-                done[chunk.sequence_id] += len(chunk.tokens)
-        return torch.cat([torch.cat(pieces) for pieces in rows])
-
-    def _chunks(
-        self, sequences: list[list[int]], tables: list[list[int]], done: list[int], largest: int
-    ) -> Iterator[Chunk]:
-        order = [i for i, tokens in enumerate(sequences) if done[i] < len(tokens)]
-        self.random.shuffle(order)
-        for i in order:
-            tokens = sequences[i][done[i] : done[i] + self.random.randint(1, largest)]
-            yield Chunk(i, tokens, done[i], BlockTable(tables[i]), list(range(len(tokens))))
+def paged_reference(model: DecoderModel, seed: int) -> Paged:
+    return Paged(ReferenceExecutor(model, NUM_BLOCKS, BLOCK_SIZE), seed)
 
 
 def alone(model: DecoderModel, tokens: list[int]) -> Tensor:
@@ -110,21 +78,22 @@ def test_alone_batched_chunked_and_decoded(model: DecoderModel) -> None:
         together = model.forward(ReferenceOps(), whole_prompts(sequences))
     assert torch.equal(together, expected)
     for largest in (300, 70, 9):
-        assert torch.equal(Paged(model, largest).run(sequences, largest), expected), f"chunks of up to {largest}"
+        logits = paged_reference(model, largest).run(sequences, largest)
+        assert torch.equal(logits, expected), f"chunks of up to {largest}"
     short = [tokens[:40] for tokens in sequences]
     expected = torch.cat([alone(model, tokens) for tokens in short])
-    assert torch.equal(Paged(model, 3).run(short, 1), expected), "token by token"
+    assert torch.equal(paged_reference(model, 3).run(short, 1), expected), "token by token"
 
 
 def test_cached_prefix_and_copied_block(model: DecoderModel) -> None:
     """A prefix computed by another sequence, in its blocks; the partial last block is copied before it is written."""
     tokens = prompts(2)[3]
-    paged = Paged(model, 4)
+    paged = paged_reference(model, 4)
     first_table = paged.table(len(tokens))
     paged.run([tokens[:40]], 300, table=first_table)
     copied = paged.free.pop()
-    own_table = [*first_table[:2], copied, *paged.table(len(tokens) - 48)]
-    chunk = Chunk(0, tokens[40:50], 40, BlockTable(own_table), list(range(10)))
+    own_table = BlockTable([*first_table.blocks[:2], copied, *paged.table(len(tokens) - 48)])
+    chunk = Chunk(1, tokens[40:50], 40, own_table, list(range(10)))
     step = Step([chunk], block_copies=[(first_table[2], copied)])
     logits = torch.cat([paged.executor.execute(step), paged.run([tokens], 20, start=50, table=own_table)])
     assert torch.equal(logits, alone(model, tokens)[40:])
@@ -132,6 +101,6 @@ def test_cached_prefix_and_copied_block(model: DecoderModel) -> None:
 
 def test_requested_rows_only(model: DecoderModel) -> None:
     tokens = prompts(3)[2]
-    paged = Paged(model, 5)
-    logits = paged.executor.execute(Step([Chunk(0, tokens, 0, BlockTable(paged.table(len(tokens))), [4, 32])]))
+    paged = paged_reference(model, 5)
+    logits = paged.executor.execute(Step([Chunk(0, tokens, 0, paged.table(len(tokens)), [4, 32])]))
     assert torch.equal(logits, alone(model, tokens)[[4, 32]])

@@ -11,6 +11,7 @@ namespace {
 struct Avx512 {
     using F = __m512;
     using I = __m512i;
+    static constexpr int kBlockAccumulators = 24;  // of 32 registers (see kernels/attention_block.hpp)
 
     static F zero() { return _mm512_setzero_ps(); }
     static F set(float x) { return _mm512_set1_ps(x); }

@@ -36,7 +36,7 @@ class Heads:
 
 @dataclass
 class PagedSequence:
-    """`num_tokens` random keys and values `[tokens, kv heads, head_dim]`, in blocks whose memory held `garbage` before."""
+    """`num_tokens` random keys and values `[tokens, kv heads, head_dim]`, in blocks whose memory held `garbage`."""
 
     heads: Heads
     num_tokens: int

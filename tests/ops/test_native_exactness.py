@@ -14,6 +14,7 @@ from octavo.core.step import Chunk, Step
 from octavo.models.decoder import DecoderModel
 from octavo.models.load import load_model
 from octavo.ops.executor_plan import ExecutorUnavailable
+from octavo.ops.native.kernel_units import kernel_units
 from tests.checkpoints import make_tiny
 from tests.ops.native_executors import make_native, prompts
 from tests.ops.packed import pack_linears
@@ -100,6 +101,13 @@ def test_threads(model: DecoderModel, expected: list[Tensor], threads: int) -> N
 def test_elementary_program_gives_the_same_bits(model: DecoderModel, expected: list[Tensor]) -> None:
     paged = Paged(make_native(model, fused=False))
     assert torch.equal(paged.run(prompts(LENGTHS, seed=1), 200), torch.cat(expected))
+
+
+def test_instruction_sets(model: DecoderModel) -> None:
+    sequences = prompts((70, 1, 9), seed=9)
+    units = [unit.name for unit in kernel_units() if unit.is_available]
+    logits = [Paged(make_native(model, isa=unit)).run(sequences, 40) for unit in units]
+    assert all(torch.equal(each, logits[0]) for each in logits[1:]), units
 
 
 def test_block_size_changes_nothing(model: DecoderModel, expected: list[Tensor]) -> None:

@@ -9,11 +9,11 @@ STAMPS := $(VENV)/.stamps
 # Anything looser than this pulls a CUDA build of torch, several gigabytes. Installed first, so that no later
 # requirement looks for another.
 TORCH := torch==2.13.0
-NATIVE_SOURCES := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
+NATIVE_SOURCES := CMakeLists.txt $(foreach folder,native native/* native/*/*,$(wildcard $(folder)/*.cpp $(folder)/*.hpp))
 # Prints requirements of pyproject.toml, one a line: `runtime`, `build` or the name of an extra.
 REQUIREMENTS := $(VENV)/bin/python .ci/requirements.py
 
-.PHONY: demo test test-slow lint format bench bench-setup bench-growth clean
+.PHONY: demo test test-slow test-emulated lint format bench bench-setup bench-growth clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -25,6 +25,11 @@ test: $(STAMPS)/octavo $(STAMPS)/test
 
 test-slow: $(STAMPS)/octavo $(STAMPS)/test
 	$(VENV)/bin/python -m pytest -q -m slow
+
+# Kernels for processors that this machine is not: AVX-512 and AMX over SIMDe, NEON cross-compiled and under qemu. Says
+# what is missing (on Debian: apt install libsimde-dev g++-aarch64-linux-gnu qemu-user).
+test-emulated: $(STAMPS)/octavo $(STAMPS)/test
+	$(VENV)/bin/python -m pytest -q -rs -m slow tests/native/test_units.py
 
 lint: $(STAMPS)/runtime $(STAMPS)/lint
 	$(VENV)/bin/ruff check .

@@ -72,7 +72,8 @@ const KernelUnit& unit_named(const std::string& name) {
         if (name == unit.name) why = unit.reason;
         if (unit.available) runnable.emplace_back(unit.name);
     }
-    throw std::invalid_argument("kernel unit '" + name + "' cannot run here: " + why + "; these can: " + join(runnable));
+    throw std::invalid_argument("kernel unit '" + name + "' cannot run here: " + why +
+                                "; these can: " + join(runnable));
 }
 
 }  // namespace octavo

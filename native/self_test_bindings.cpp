@@ -1,4 +1,4 @@
-// For tests: the self test of a unit that runs here, with the quick cases or all, and of units that are broken on purpose.
+// For tests: the self test of a unit that runs here, with few cases or all, and of units that are broken on purpose.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 

@@ -1,6 +1,6 @@
-// AMX tile registers: their configuration, and one group of a linear multiplied by them.
+// AMX tile registers: their configuration, and integer products of a linear.
 //
-//     tiles 0-3   C   int32 [16 rows][16 outputs]            one a group, in turn
+//     tiles 0-3   C   int32 [16 rows][16 outputs]            one a group in turn, or one a block of rows
 //     tiles 4, 5  A   int8  [16 rows][inputs of a product]   activations
 //     tiles 6, 7  B   int8  [steps][16 outputs x 4 inputs]   centred codes: a step of the layout is a row of the tile
 //
@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/linear_layout.hpp"
 
@@ -92,6 +93,36 @@ inline void multiply_group(const std::int8_t* x, std::int64_t x_stride, const st
         multiply<slot>(x + quad * kQuadInputs, x_stride, codes + quad * 4 * kStepBytes);
     }
     store_totals<slot>(totals);
+}
+
+// C += A B for a B that is in tile 6 already.
+template <int slot>
+inline void multiply_shared(const std::int8_t* x, std::int64_t x_stride) {
+    if constexpr (slot % 2 == 0) _tile_loadd(4, x, x_stride);
+    if constexpr (slot % 2 == 1) _tile_loadd(5, x, x_stride);
+    if constexpr (slot == 0) _tile_dpbssd(0, 4, 6);
+    if constexpr (slot == 1) _tile_dpbssd(1, 5, 6);
+    if constexpr (slot == 2) _tile_dpbssd(2, 4, 6);
+    if constexpr (slot == 3) _tile_dpbssd(3, 5, 6);
+}
+
+// totals [blocks][16 rows][16 outputs] = sums over all `num_quads` quads, for `blocks` times 16 rows.
+template <int blocks>
+inline void multiply_whole_rows(const std::int8_t* x, std::int64_t x_stride, const std::uint8_t* codes,
+                                std::int64_t num_quads, std::int64_t quads, std::int32_t* totals) {
+    const auto each_block = [](const auto& function) {
+        [&]<int... slot>(std::integer_sequence<int, slot...>) {
+            (function(std::integral_constant<int, slot>{}), ...);
+        }(std::make_integer_sequence<int, blocks>{});
+    };
+    each_block([](auto slot) { clear_totals<slot>(); });
+    for (std::int64_t quad = 0; quad < num_quads; quad += quads) {
+        _tile_loadd(6, codes + quad * 4 * kStepBytes, 64);
+        each_block([&](auto slot) {
+            multiply_shared<slot>(x + slot * kAmxRows * x_stride + quad * kQuadInputs, x_stride);
+        });
+    }
+    each_block([&](auto slot) { store_totals<slot>(totals + slot * kAmxRows * kTileOutputs); });
 }
 
 }  // namespace

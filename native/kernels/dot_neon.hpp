@@ -2,8 +2,8 @@
 // neighbours to an int32 lane.
 //
 // Codes of up to 4 bits are signed bytes as they are; codes of 8 bits are centred. So USDOT of the i8mm extension would
-// save one exclusive-or a step and nothing else, and its matrix products (SMMLA) want eight inputs of one output side by
-// side, another layout than the one all units share: i8mm is not used.
+// save one exclusive-or a step and nothing else, and its matrix products (SMMLA) want eight inputs of one output side
+// by side, another layout than the one all units share: i8mm is not used.
 #pragma once
 
 #include <arm_neon.h>

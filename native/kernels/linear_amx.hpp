@@ -12,6 +12,7 @@
 #include "kernels/amx_tiles.hpp"
 #include "kernels/dot_avx512.hpp"
 #include "kernels/linear_tile.hpp"
+#include "kernels/row_blocks.hpp"
 
 namespace octavo {
 namespace {
@@ -119,9 +120,8 @@ using AmxSums = __m512[kAmxRows];
 
 // sums = fma(float(totals), w_scale * x_scale, sums), for 16 rows.
 template <bool corrected>
-[[gnu::always_inline]] inline void rescale(const AmxScratch& panel, const QuantizedRows& x, std::int64_t group,
-                                           AmxSums& sums) {
-    const std::int32_t* totals = panel.totals + group % kAmxSlots * kAmxRows * kTileOutputs;
+[[gnu::always_inline]] inline void rescale(const std::int32_t* totals, const AmxScratch& panel, const QuantizedRows& x,
+                                           std::int64_t group, AmxSums& sums) {
     const __m512 w_scale = _mm512_loadu_ps(panel.scales + group * kTileOutputs);
 #pragma GCC unroll 16
     for (int row = 0; row < kAmxRows; ++row) {
@@ -136,11 +136,15 @@ template <bool corrected>
     }
 }
 
+inline std::int32_t* totals_of(const AmxScratch& panel, std::int64_t slot) {
+    return panel.totals + slot * kAmxRows * kTileOutputs;
+}
+
 [[gnu::always_inline]] inline void start_group(const AmxScratch& panel, const QuantizedRows& x, GroupRange range,
                                                std::int64_t quads, std::int64_t group) {
     const std::int64_t first = group * range.quads, end = range.part(group, group + 1).end_quad();
     const std::int64_t slot = group % kAmxSlots;
-    std::int32_t* totals = panel.totals + slot * kAmxRows * kTileOutputs;
+    std::int32_t* totals = totals_of(panel, slot);
     switch (slot) {
         case 0: return multiply_group<0>(x.codes, x.padded, panel.codes, first, end, quads, totals);
         case 1: return multiply_group<1>(x.codes, x.padded, panel.codes, first, end, quads, totals);
@@ -149,21 +153,63 @@ template <bool corrected>
     }
 }
 
+[[gnu::always_inline]] inline void clear_sums(AmxSums& sums) {
+#pragma GCC unroll 16
+    for (int row = 0; row < kAmxRows; ++row) sums[row] = _mm512_setzero_ps();
+}
+
+[[gnu::always_inline]] inline void store_sums(const AmxSums& sums, std::int64_t num_rows, int outputs, Rows y) {
+#pragma GCC unroll 16
+    for (int row = 0; row < kAmxRows; ++row) {
+        if (row < num_rows) store_outputs<Avx512>(y.row(row), sums[row], outputs);
+    }
+}
+
 // 16 rows of x against the panel; the first `num_rows` are written.
 template <bool corrected>
 inline void multiply_rows(const AmxScratch& panel, const QuantizedRows& x, GroupRange range, std::int64_t quads,
                           std::int64_t num_rows, int outputs, Rows y) {
     AmxSums sums;
-#pragma GCC unroll 16
-    for (int row = 0; row < kAmxRows; ++row) sums[row] = _mm512_setzero_ps();
+    clear_sums(sums);
     for (std::int64_t group = 0; group < range.end + kGroupsBehind; ++group) {
         if (group < range.end) start_group(panel, x, range, quads, group);
-        if (group >= kGroupsBehind) rescale<corrected>(panel, x, group - kGroupsBehind, sums);
+        if (group < kGroupsBehind) continue;
+        const std::int64_t done = group - kGroupsBehind;
+        rescale<corrected>(totals_of(panel, done % kAmxSlots), panel, x, done, sums);
     }
-#pragma GCC unroll 16
-    for (int row = 0; row < kAmxRows; ++row) {
-        if (row < num_rows) store_outputs<Avx512>(y.row(row), sums[row], outputs);
+    store_sums(sums, num_rows, outputs, y);
+}
+
+// The same where a row is one group: there is nothing to rescale meanwhile, so blocks of rows take turns instead, and
+// share each tile of the weight. The last block writes its first `num_last` rows.
+template <bool corrected, int blocks>
+inline void multiply_row_blocks(const AmxScratch& panel, const QuantizedRows& x, GroupRange range,
+                                std::int64_t num_last, int outputs, Rows y) {
+    multiply_whole_rows<blocks>(x.codes, x.padded, panel.codes, range.num_quads, 4, panel.totals);
+    for (int block = 0; block < blocks; ++block) {
+        AmxSums sums;
+        clear_sums(sums);
+        rescale<corrected>(totals_of(panel, block), panel, x.from(block * kAmxRows), 0, sums);
+        store_sums(sums, block + 1 < blocks ? kAmxRows : num_last, outputs, y.from(block * kAmxRows));
     }
+}
+
+// `num_rows` rows of x against the panel. All 16 rows of the last block are read.
+template <bool corrected>
+inline void multiply_all_rows(const AmxScratch& panel, const QuantizedRows& x, GroupRange range, std::int64_t quads,
+                              std::int64_t num_rows, int outputs, Rows y) {
+    const std::int64_t num_blocks = (num_rows + kAmxRows - 1) / kAmxRows;
+    const auto rows_of_last = [&](std::int64_t first) { return lesser(num_rows - first, kAmxRows); };
+    if (range.end > 1) {
+        for (std::int64_t row = 0; row < num_rows; row += kAmxRows) {
+            multiply_rows<corrected>(panel, x.from(row), range, quads, rows_of_last(row), outputs, y.from(row));
+        }
+        return;
+    }
+    for_row_blocks<kAmxSlots>(num_blocks, [&]<int blocks>(std::int64_t block) {
+        const std::int64_t row = block * kAmxRows, last = row + (blocks - 1) * kAmxRows;
+        multiply_row_blocks<corrected, blocks>(panel, x.from(row), range, rows_of_last(last), outputs, y.from(row));
+    });
 }
 
 // The quads that one product takes: a divisor of a group's, 4 at most. (A row's quads are a multiple of 4.)
@@ -172,12 +218,12 @@ inline std::int64_t quads_per_product(std::int64_t quads_per_group) {
 }
 
 template <int bits>
-void rows_of_bits_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
-                      std::int64_t end_tile, Rows y, const AmxScratch& panel) {
+void rows_of_bits_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows,
+                      std::int64_t first_tile, std::int64_t end_tile, Rows y, const AmxScratch& panel) {
     const GroupRange range = whole_range(weight);
     const std::int64_t quads = quads_per_product(range.quads), whole_rows = num_rows / kAmxRows * kAmxRows;
     const bool corrected = bits == 8 && weight.zeros != nullptr;
-    const auto multiply = corrected ? multiply_rows<true> : multiply_rows<false>;
+    const auto multiply = corrected ? multiply_all_rows<true> : multiply_all_rows<false>;
     const TileSession session(quads);
     if (whole_rows < num_rows) copy_last_rows(x.from(whole_rows), num_rows - whole_rows, panel.last_rows);
     for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
@@ -185,9 +231,7 @@ void rows_of_bits_amx(const PackedWeight& weight, const QuantizedRows& x, std::i
         const Rows y_tile = y.from(0, (tile - first_tile) * kTileOutputs);
         unpack_tile<bits>(StoredTile<DotAvx512>(weight, tile), range, panel);
         finish_writes();
-        for (std::int64_t row = 0; row < whole_rows; row += kAmxRows) {
-            multiply(panel, x.from(row), range, quads, kAmxRows, outputs, y_tile.from(row));
-        }
+        multiply(panel, x, range, quads, whole_rows, outputs, y_tile);
         if (whole_rows == num_rows) continue;
         multiply(panel, panel.last_rows, range, quads, num_rows - whole_rows, outputs, y_tile.from(whole_rows));
     }

@@ -82,7 +82,8 @@ struct Neon {
         });
     }
     static float sum(F v) {
-        const float32x4_t four = vaddq_f32(vaddq_f32(v.quarter[0], v.quarter[2]), vaddq_f32(v.quarter[1], v.quarter[3]));
+        const float32x4_t even = vaddq_f32(v.quarter[0], v.quarter[2]), odd = vaddq_f32(v.quarter[1], v.quarter[3]);
+        const float32x4_t four = vaddq_f32(even, odd);
         const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
         return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
     }

@@ -14,7 +14,8 @@ public:
         : shape_(s), rows_(s.queries * s.heads_per_kv), blocks_((s.positions + s.block_size - 1) / s.block_size),
           numbers_(static_cast<std::uint64_t>(s.positions + s.head_dim)), q_(numbers_.values(rows_ * s.head_dim)),
           keys_(numbers_.values(s.positions * s.head_dim)), values_(numbers_.values(s.positions * s.head_dim)) {
-        layer_.block_size = s.block_size, layer_.num_kv_heads = 1, layer_.head_dim = s.head_dim, layer_.format = s.format;
+        layer_.block_size = s.block_size, layer_.head_dim = s.head_dim, layer_.format = s.format;
+        layer_.num_kv_heads = 1;
         layer_.block_bytes = round_up(layer_.head_bytes(), 64);
         // Blocks lie in memory in reverse, on cache lines.
         memory_.resize(static_cast<std::size_t>(layer_.block_bytes * blocks_ + 64));
@@ -25,13 +26,16 @@ public:
     }
     std::string name() const override {
         const char* formats[] = {"f32", "bf16", "int8"};
-        return std::string("attention ") + formats[static_cast<int>(shape_.format)] + " heads=" + std::to_string(shape_.heads_per_kv) +
-               " head_dim=" + std::to_string(shape_.head_dim) + " block=" + std::to_string(shape_.block_size) + " positions=" +
-               std::to_string(shape_.positions) + " queries=" + std::to_string(shape_.queries) + " window=" +
-               std::to_string(shape_.window) + " softcap=" + std::to_string(shape_.softcap);
+        const auto text = [](auto number) { return std::to_string(number); };
+        return std::string("attention ") + formats[static_cast<int>(shape_.format)] + " heads=" +
+               text(shape_.heads_per_kv) + " head_dim=" + text(shape_.head_dim) + " block=" + text(shape_.block_size) +
+               " positions=" + text(shape_.positions) + " queries=" + text(shape_.queries) + " window=" +
+               text(shape_.window) + " softcap=" + text(shape_.softcap);
     }
     // The finished rows, then what was folded, with its maxima and totals.
-    std::size_t answer_size() const override { return static_cast<std::size_t>(rows_ * shape_.head_dim + part_floats()); }
+    std::size_t answer_size() const override {
+        return static_cast<std::size_t>(rows_ * shape_.head_dim + part_floats());
+    }
 
     void run(const Kernels& kernels, float* answer, std::byte* scratch) override {
         std::fill(memory_.begin(), memory_.end(), std::byte{0});
@@ -76,6 +80,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<KernelCase> attention_case(const AttentionCaseShape& shape) { return std::make_unique<AttentionCase>(shape); }
+std::unique_ptr<KernelCase> attention_case(const AttentionCaseShape& shape) {
+    return std::make_unique<AttentionCase>(shape);
+}
 
 }  // namespace octavo

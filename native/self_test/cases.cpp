@@ -4,13 +4,14 @@
 namespace octavo {
 namespace {
 
+constexpr std::int64_t kWholeRow = 1 << 20;
 constexpr ScaleFormat kScaleFormats[] = {ScaleFormat::f16, ScaleFormat::bf16, ScaleFormat::f32};
 
 // Every width, symmetric and not, few rows and many; groups that split an octet, that AMX takes in one product, that it
 // takes in several, and that are a whole row with a tail.
 void add_packed(KernelCases& cases) {
-    const std::int64_t groups[][3] = {{16, 1, 80}, {32, 2, 172}, {48, 1, 200}, {64, 1, 576}, {64, 2, 320}, {128, 1, 576},
-                                      {192, 1, 576}, {1 << 20, 1, 172}, {1 << 20, 1, 448}};
+    const std::int64_t groups[][3] = {{16, 1, 80},   {32, 2, 172},  {48, 1, 200},       {64, 1, 576},      {64, 2, 320},
+                                      {128, 1, 576}, {192, 1, 576}, {kWholeRow, 1, 172}, {kWholeRow, 1, 448}};
     int turn = 0;
     for (const int bits : {2, 3, 4, 8}) {
         for (const bool has_zeros : {false, true}) {
@@ -23,6 +24,10 @@ void add_packed(KernelCases& cases) {
             }
         }
     }
+    // So many rows, or so long ones, that kernels cut them into blocks.
+    cases.push_back(packed_case({8, false, ScaleFormat::f32, kWholeRow, 1, 32, 448, 100}));
+    cases.push_back(packed_case({8, true, ScaleFormat::f16, kWholeRow, 1, 16, 448, 130}));
+    cases.push_back(packed_case({4, true, ScaleFormat::bf16, 64, 1, 16, kCaseMostInputs, 80}));
 }
 
 void add_dense(KernelCases& cases) {
@@ -51,10 +56,12 @@ void add_attention(KernelCases& cases) {
 
 KernelCases quick_cases() {
     KernelCases cases;
-    for (const int bits : {2, 3, 4, 8}) cases.push_back(packed_case({bits, bits != 4, ScaleFormat::f16, 64, 1, 18, 128, 1}));
+    for (const int bits : {2, 3, 4, 8}) {
+        cases.push_back(packed_case({bits, bits != 4, ScaleFormat::f16, 64, 1, 18, 128, 1}));
+    }
     // Many rows, with a tail.
     cases.push_back(packed_case({4, false, ScaleFormat::bf16, 64, 1, 18, 128, 17}));
-    cases.push_back(packed_case({8, true, ScaleFormat::f32, 1 << 20, 1, 16, 96, 17}));
+    cases.push_back(packed_case({8, true, ScaleFormat::f32, kWholeRow, 1, 16, 96, 17}));
     cases.push_back(dense_case({DenseFormat::bf16, 18, 20, 3}));
     cases.push_back(dense_case({DenseFormat::f16, 16, 20, 8}));
     cases.push_back(row_case(70));

@@ -57,8 +57,11 @@ std::string packed_name(const PackedCaseShape& s) {
 class PackedCase : public KernelCase {
 public:
     explicit PackedCase(const PackedCaseShape& s)
-        : shape_(s), tiles_(round_up(s.outputs, kTileOutputs) / kTileOutputs), groups_((s.inputs + s.group - 1) / s.group),
-          scale_groups_((groups_ + s.groups_per_scale - 1) / s.groups_per_scale), padded_(padded_inputs(s.inputs)),
+        : shape_(s),
+          tiles_(round_up(s.outputs, kTileOutputs) / kTileOutputs),
+          groups_((s.inputs + s.group - 1) / s.group),
+          scale_groups_((groups_ + s.groups_per_scale - 1) / s.groups_per_scale),
+          padded_(padded_inputs(s.inputs)),
           numbers_(static_cast<std::uint64_t>(s.inputs + 1000 * s.rows + s.bits)),
           codes_(numbers_.bytes(tiles_ * tile_bytes())),
           scales_(random_scales(numbers_, s.scale_format, tiles_ * scale_groups_ * kTileOutputs)),
@@ -66,11 +69,14 @@ public:
         fill_activations();
     }
     std::string name() const override { return packed_name(shape_); }
-    std::size_t answer_size() const override { return static_cast<std::size_t>(shape_.rows * shape_.outputs + shape_.inputs); }
+    std::size_t answer_size() const override {
+        return static_cast<std::size_t>(shape_.rows * shape_.outputs + shape_.inputs);
+    }
 
     void run(const Kernels& kernels, float* answer, std::byte* scratch) override {
         const PackedWeight w = weight();
-        const QuantizedRows x = {x_codes_.data(), x_scales_.data(), x_sums_.data(), padded_, groups_, shape_.group, shape_.inputs};
+        const QuantizedRows x = {x_codes_.data(), x_scales_.data(), x_sums_.data(), padded_,
+                                 groups_,         shape_.group,     shape_.inputs};
         // Two calls, as two threads would share the tiles.
         const std::int64_t cut = tiles_ / 2;
         const Rows y = {answer, shape_.outputs};
@@ -134,14 +140,20 @@ std::vector<std::uint8_t> random_dense(CaseNumbers& numbers, DenseFormat format,
 class DenseCase : public KernelCase {
 public:
     explicit DenseCase(const DenseCaseShape& s)
-        : shape_(s), tiles_(round_up(s.outputs, kTileOutputs) / kTileOutputs), numbers_(static_cast<std::uint64_t>(s.inputs + s.rows)),
-          values_(random_dense(numbers_, s.format, tiles_ * s.inputs * kTileOutputs)), x_(numbers_.values(s.rows * s.inputs)) {}
+        : shape_(s),
+          tiles_(round_up(s.outputs, kTileOutputs) / kTileOutputs),
+          numbers_(static_cast<std::uint64_t>(s.inputs + s.rows)),
+          values_(random_dense(numbers_, s.format, tiles_ * s.inputs * kTileOutputs)),
+          x_(numbers_.values(s.rows * s.inputs)) {}
     std::string name() const override {
         const char* formats[] = {"f32", "bf16", "f16"};
-        return std::string("dense_linear ") + formats[static_cast<int>(shape_.format)] + " outputs=" + std::to_string(shape_.outputs) +
-               " inputs=" + std::to_string(shape_.inputs) + " rows=" + std::to_string(shape_.rows);
+        return std::string("dense_linear ") + formats[static_cast<int>(shape_.format)] +
+               " outputs=" + std::to_string(shape_.outputs) + " inputs=" + std::to_string(shape_.inputs) +
+               " rows=" + std::to_string(shape_.rows);
     }
-    std::size_t answer_size() const override { return static_cast<std::size_t>(shape_.rows * shape_.outputs + shape_.inputs); }
+    std::size_t answer_size() const override {
+        return static_cast<std::size_t>(shape_.rows * shape_.outputs + shape_.inputs);
+    }
     void run(const Kernels& kernels, float* answer, std::byte* scratch) override {
         const DenseWeight weight = {shape_.outputs, shape_.inputs, tiles_, shape_.format, values_.data()};
         const ConstRows x = {x_.data(), shape_.inputs};

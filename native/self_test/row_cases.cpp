@@ -15,7 +15,9 @@ constexpr std::int64_t kCaseGroup = 64;
 class RowCase : public KernelCase {
 public:
     explicit RowCase(std::int64_t features)
-        : features_(features), padded_(round_up(features, kFeatureMultiple)), groups_((features + kCaseGroup - 1) / kCaseGroup),
+        : features_(features),
+          padded_(round_up(features, kFeatureMultiple)),
+          groups_((features + kCaseGroup - 1) / kCaseGroup),
           numbers_(static_cast<std::uint64_t>(features)), x_(numbers_.values(features)), y_(numbers_.values(features)),
           angles_(numbers_.values(2 * features)), odd_(x_), codes_(static_cast<std::size_t>(padded_)),
           scales_(static_cast<std::size_t>(groups_)), sums_(static_cast<std::size_t>(groups_)) {
@@ -56,7 +58,8 @@ private:
         fill(4, -0.0f, 1);
     }
     void quantize(const Kernels& kernels, const std::vector<float>& x, float* answer) {
-        const QuantizedRows rows = {codes_.data(), scales_.data(), sums_.data(), padded_, groups_, kCaseGroup, features_};
+        const QuantizedRows rows = {codes_.data(), scales_.data(), sums_.data(), padded_,
+                                    groups_,       kCaseGroup,     features_};
         // In two pieces, as two threads would.
         const std::int64_t cut = groups_ / 2 * kCaseGroup;
         if (cut > 0) kernels.quantize_row(x.data(), cut, rows, 0, 0);

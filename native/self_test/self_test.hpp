@@ -14,8 +14,8 @@ namespace octavo {
 // A hash of all answers of `kernels`, unguarded: the same on every architecture.
 std::uint64_t answers_digest(const Kernels& kernels, const KernelCases& cases);
 
-// "" if `unit` answers every case with the bits of `portable`, otherwise what went wrong, for people. An instruction that
-// the processor refuses, or an access that the system does, ends the test and not the process.
+// "" if `unit` answers every case with the bits of `portable`, otherwise what went wrong, for people. An instruction
+// that the processor refuses, or an access that the system does, ends the test and not the process.
 std::string self_test(const Kernels& unit, const Kernels& portable, const KernelCases& cases);
 
 }  // namespace octavo

@@ -7,8 +7,8 @@ namespace {
 
 // From so many rows on a panel is unpacked for AMX. For fewer VNNI does less work in all.
 constexpr std::int64_t kLeastRows = 9;
-// Activations of the rows that are done together: they stay in a second-level cache (2 MiB where there is AMX) from tile
-// to tile, and are enough for the unpacking not to count.
+// Activations of the rows that are done together: they stay in a second-level cache (2 MiB where there is AMX) from
+// tile to tile, and are enough for the unpacking not to count.
 constexpr std::int64_t kBlockBytes = 512 * 1024, kLeastBlockRows = 64;
 
 std::int64_t block_rows(std::int64_t row_bytes) {

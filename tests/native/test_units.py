@@ -21,7 +21,7 @@ from tests.native.emulation import programs
 RUNNABLE = [unit.name for unit in kernel_units() if unit.is_available]
 
 #: Cases of native/self_test/cases.cpp.
-NUM_CASES = 521
+NUM_CASES = 524
 
 
 @pytest.mark.parametrize("unit", RUNNABLE)

@@ -1,7 +1,7 @@
 """Builds `check_unit` for instruction sets that this machine lacks, and runs it.
 
 AVX-512 and AMX: the unit's source over SIMDe and the headers in `avx512/`, for any x86-64 with AVX2. NEON: a cross
-compiler and qemu-user. Objects are kept in `build/emulated` and made again when a source is newer.
+compiler and qemu-user. Objects are kept in `build/emulated` and made again when what they are made of is newer.
 """
 
 from __future__ import annotations
@@ -95,15 +95,19 @@ def check(target: Target) -> dict[str, str]:
 
 def _compile(target: Target, source: Path, flags: list[str]) -> Path:
     made = target.folder / f"{source.stem}.o"
-    if not made.exists() or made.stat().st_mtime < _newest_source():
-        command = ["nice", "-n", "10", target.compiler, *flags, *FLAGS, f"-I{NATIVE}", "-c", str(source)]
+    if not _is_current(made):
+        command = ["nice", "-n", "10", target.compiler, *flags, *FLAGS, "-MMD", f"-I{NATIVE}", "-c", str(source)]
         _run([*command, "-o", str(made)])
     return made
 
 
-def _newest_source() -> float:
-    folders = [HERE, *(NATIVE / name for name in ("kernels", "lanes", "self_test", "units"))]
-    return max(path.stat().st_mtime for folder in folders for path in folder.rglob("*.[ch]*"))
+def _is_current(made: Path) -> bool:
+    """Whether an object is newer than all that the compiler read for it, of which it left a list."""
+    read = made.with_suffix(".d")
+    if not (made.exists() and read.exists()):
+        return False
+    sources = [Path(word) for word in read.read_text().replace("\\\n", " ").split()[1:]]
+    return all(path.exists() and path.stat().st_mtime < made.stat().st_mtime for path in sources)
 
 
 def _run(command: list[str]) -> None:

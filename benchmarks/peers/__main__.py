@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from benchmarks.peers.transformers import TRANSFORMERS
 from benchmarks.peers.vllm import VLLM
 from benchmarks.peers.workload import STREAMS, TABLE, Workload
 
+EXIT_TERMINATED = 143
 OTHERS = (LLAMA_CPP, OPENVINO, VLLM, TRANSFORMERS)
 
 
@@ -185,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, reason in absent.items():
             print(f"not here: {name}: {reason}")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))  # leave by the `finally`s that end the workers
     options.octavo = dict(options.octavo)
     result = run(options, models)
     if options.output is not None:

@@ -18,6 +18,7 @@ from benchmarks.peers.compiler import amx_is_unsafe, gcc_major
 from benchmarks.peers.contender import Contender, Sizes
 from benchmarks.peers.environment import Environment, SetupFailed
 from benchmarks.peers.machine import ReadBandwidth
+from benchmarks.peers.models import REPOSITORY
 from benchmarks.peers.octavo import octavo_peer
 from benchmarks.peers.peer import Peer, Variant
 from benchmarks.peers.process import PeerFailed, PeerProcess, peer_variables
@@ -75,6 +76,31 @@ def test_a_paused_worker_takes_no_time(model: Path) -> None:
             process.load(model=str(model), **SIZES)
         stat = Path(f"/proc/{process._process.pid}/stat").read_text()
         assert stat.rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a Linux promise")
+def test_a_paused_worker_ends_with_its_comparison() -> None:
+    """Even when the comparison is killed and closes nothing."""
+    code = """
+import os, signal, time
+from pathlib import Path
+from benchmarks.peers.octavo import octavo_peer
+from benchmarks.peers.process import PeerFailed, PeerProcess
+process = PeerProcess(octavo_peer({}))
+try:
+    process.load()
+except PeerFailed:
+    pass  # it is up: it answered that arguments are missing
+process.pause()
+print(process._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False, cwd=REPOSITORY)
+    stat = Path(f"/proc/{int(done.stdout)}/stat")
+    deadline = time.monotonic() + 10
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX":
+        assert time.monotonic() < deadline, "a stopped worker was left behind"
+        time.sleep(0.05)
 
 
 def test_rounds_measure_every_workload_and_drop_who_fails(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,11 @@ nb::list describe_instructions(const Program& program) {
 }
 
 std::vector<std::pair<double, double>> instruction_costs(const Program& program, std::int64_t rows, std::int64_t context,
-                                                         std::int64_t logit_rows) {
+                                                         std::int64_t logit_rows, std::int64_t sequences) {
+    if (sequences < 1 || rows % sequences != 0) throw std::invalid_argument("num_sequences must divide num_rows");
     std::vector<std::pair<double, double>> costs;
     for (const auto& instruction : program.instructions()) {
-        const Cost cost = instruction->cost(program.context(), {rows, context, logit_rows});
+        const Cost cost = instruction->cost(program.context(), {rows, context, logit_rows, sequences});
         costs.emplace_back(cost.num_bytes, cost.num_operations);
     }
     return costs;
@@ -93,7 +94,8 @@ void bind_running(nb::class_<Program>& type) {
         return p.seconds();
     }, nb::arg("tokens"), nb::arg("chunks"), nb::arg("logit_rows"), nb::arg("logits").noconvert());
     type.def("instructions", &describe_instructions);
-    type.def("costs", &instruction_costs, nb::arg("num_rows"), nb::arg("context"), nb::arg("num_logit_rows"));
+    type.def("costs", &instruction_costs, nb::arg("num_rows"), nb::arg("context"), nb::arg("num_logit_rows"),
+             nb::arg("num_sequences"));
     type.def_prop_ro("scratch_bytes", &Program::scratch_bytes);
 }
 

@@ -33,9 +33,11 @@ struct Worker {
 };
 constexpr std::int64_t kScratchFloats = 1 << 15;
 
-// The size of a step, for costs: `context` positions are already there for each of its sequences.
+// The size of a step, for costs: rows are shared evenly by its sequences, each of which has `context` positions already.
 struct StepShape {
-    std::int64_t num_rows = 1, context = 0, num_logit_rows = 1;
+    std::int64_t num_rows = 1, context = 0, num_logit_rows = 1, num_sequences = 1;
+
+    std::int64_t rows_per_sequence() const { return num_rows / num_sequences; }
 };
 
 // Bytes that must be read or written at least once, and operations (a multiplication and an addition are two).

@@ -34,13 +34,20 @@ public:
         }
     }
 
+    // Keys and values are read once for each sequence, multiplied by each of its queries.
     Cost cost(const Context& context, const StepShape& shape) const override {
         const KvLayer& layer = context.kv->layer(layer_);
-        const double rows = static_cast<double>(shape.num_rows), head_dim = static_cast<double>(shape_.head_dim);
-        double seen = static_cast<double>(shape.context) + 1;
-        if (shape_.window) seen = std::min(seen, static_cast<double>(shape_.window));
-        const double kv_bytes = 2 * head_dim * static_cast<double>(shape_.num_kv_heads * element_bytes(layer.format));
-        return {rows * seen * kv_bytes, 4 * rows * seen * head_dim * static_cast<double>(shape_.num_heads)};
+        const std::int64_t rows = shape.rows_per_sequence(), length = shape.context + rows;
+        const std::int64_t window = shape_.window ? shape_.window : length;
+        std::int64_t num_scores = 0;
+        for (std::int64_t position = shape.context; position < length; ++position) {
+            num_scores += std::min(position + 1, window);
+        }
+        const std::int64_t num_keys = std::min(length, window + rows - 1);
+        const auto sequences = static_cast<double>(shape.num_sequences);
+        const std::int64_t key_bytes = 2 * shape_.head_dim * shape_.num_kv_heads * element_bytes(layer.format);
+        return {sequences * static_cast<double>(num_keys * key_bytes),
+                sequences * static_cast<double>(4 * num_scores * shape_.head_dim * shape_.num_heads)};
     }
 
 private:

@@ -2,7 +2,8 @@
 
 The roofline (Williams, Waterman, Patterson 2009): an instruction that moves `num_bytes` and computes `num_operations`
 takes at least the longer of bytes over bandwidth and operations over rate. Its share is that time over the measured
-one.
+one. The rate is that of int8 products; what computes with floats (attention, dense weights) is held against it too, so
+its share reads lower than what floats allow.
 """
 
 from __future__ import annotations
@@ -92,9 +93,9 @@ def profile_program(
     Raises `CapacityError` for a step that the executor was not made for.
     """
     step = example_step(executor, num_rows, context, is_prefill)
-    num_logit_rows = 1 if is_prefill else num_rows
+    num_sequences = 1 if is_prefill else num_rows
     runs = [executor.profile(step) for _ in range(num_repeats + 2)][2:]
-    costs = executor.program.costs(num_rows, context, num_logit_rows)
+    costs = executor.program.costs(num_rows, context, num_sequences, num_sequences)
     limits = MachineLimits.measure(executor)
     instructions = [
         InstructionTime(

@@ -4,8 +4,8 @@
 //     tiles 4, 5  A   int8  [16 rows][inputs of a product]   activations
 //     tiles 6, 7  B   int8  [steps][16 outputs x 4 inputs]   centred codes: a step of the layout is a row of the tile
 //
-// A product takes 64 inputs, or a group if that is smaller or does not consist of sixty-fours. Tile numbers are part of
-// the instruction, and gcc makes them from the text of the argument, so they are literals.
+// A product takes 64 inputs, or a group if that is smaller. Tile numbers are part of the instruction, and gcc makes them
+// from the text of the argument, so they are literals.
 #pragma once
 
 #include <immintrin.h>

@@ -212,10 +212,8 @@ inline void multiply_all_rows(const AmxScratch& panel, const QuantizedRows& x, G
     });
 }
 
-// The quads that one product takes: a divisor of a group's, 4 at most. (A row's quads are a multiple of 4.)
-inline std::int64_t quads_per_product(std::int64_t quads_per_group) {
-    return quads_per_group % 4 == 0 ? 4 : quads_per_group % 2 == 0 ? 2 : 1;
-}
+// The quads that one product takes. A group is one quad, two, or a multiple of four.
+inline std::int64_t quads_per_product(std::int64_t quads_per_group) { return lesser(quads_per_group, 4); }
 
 template <int bits>
 void rows_of_bits_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows,

@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include "kernels/linear_panel.hpp"
-#include "kernels/linear_tile.hpp"
 
 namespace octavo {
 namespace {
@@ -16,23 +15,26 @@ constexpr std::int64_t kFewRows = 8;
 constexpr std::int64_t kBlockBytes = 256 * 1024;
 
 template <typename D, int bits, int rows>
-void few_rows_of_tile(const StoredTile<D>& tile, const QuantizedRows& x, int outputs, Rows y) {
+void few_rows_of_tile(const GroupOperands& tile, const QuantizedRows& x, const GroupRange& range, int outputs, Rows y) {
     using L = typename D::Lanes;
     typename L::F sums[rows];
     for (int row = 0; row < rows; ++row) sums[row] = L::zero();
-    add_groups<D, bits, bits>(tile, x, whole_range(tile.weight), sums);
+    add_groups<D, bits, bits>(tile, x, range, sums);
     for (int row = 0; row < rows; ++row) store_outputs<L>(y.row(row), sums[row], outputs);
 }
 
 template <typename D, int bits>
 void few_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
-                     std::int64_t end_tile, Rows y) {
+                     std::int64_t end_tile, Rows y, std::byte* scratch) {
+    const GroupRange range = whole_range(weight);
     for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
         const StoredTile<D> stored(weight, tile);
+        GroupOperands operands = load_operands(stored, range, scratch);
+        operands.codes = stored.codes;
         const int outputs = tile_outputs(weight.outputs, tile);
         const Rows y_tile = y.from(0, (tile - first_tile) * kTileOutputs);
         for_row_blocks<kRowBlock>(num_rows, [&]<int rows>(std::int64_t row) {
-            few_rows_of_tile<D, bits, rows>(stored, x.from(row), outputs, y_tile.from(row));
+            few_rows_of_tile<D, bits, rows>(operands, x.from(row), range, outputs, y_tile.from(row));
         });
     }
 }
@@ -40,11 +42,11 @@ void few_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::in
 template <typename D>
 void rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
                  std::int64_t end_tile, Rows y, std::byte* scratch) {
-    if (weight.bits == 8) return few_rows_linear<D, 8>(weight, x, num_rows, first_tile, end_tile, y);
+    if (weight.bits == 8) return few_rows_linear<D, 8>(weight, x, num_rows, first_tile, end_tile, y, scratch);
     if (num_rows > kFewRows) return many_rows_linear<D>(weight, x, num_rows, first_tile, end_tile, y, scratch);
-    if (weight.bits == 4) return few_rows_linear<D, 4>(weight, x, num_rows, first_tile, end_tile, y);
-    if (weight.bits == 3) return few_rows_linear<D, 3>(weight, x, num_rows, first_tile, end_tile, y);
-    few_rows_linear<D, 2>(weight, x, num_rows, first_tile, end_tile, y);
+    if (weight.bits == 4) return few_rows_linear<D, 4>(weight, x, num_rows, first_tile, end_tile, y, scratch);
+    if (weight.bits == 3) return few_rows_linear<D, 3>(weight, x, num_rows, first_tile, end_tile, y, scratch);
+    few_rows_linear<D, 2>(weight, x, num_rows, first_tile, end_tile, y, scratch);
 }
 
 template <typename D>

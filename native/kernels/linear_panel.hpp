@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "kernels/linear_tile.hpp"
+#include "kernels/linear_groups.hpp"
 #include "kernels/row_blocks.hpp"
 
 namespace octavo {
@@ -15,22 +15,7 @@ namespace {
 constexpr int kRowBlock = 4;
 constexpr int kPanelBits = 4;                         // codes of a panel are below 2^4
 constexpr std::int64_t kPanelInputs = 1536;           // 24 KiB of unpacked codes: most of a first-level cache
-constexpr std::int64_t kPanelBytesPerInput = 16 + 4;  // codes; scales, at most one for 16 inputs
-
-// The range's part of a tile, codes as 8 bits, scales as floats.
-template <typename D>
-struct PanelTile {
-    const StoredTile<D>& stored;
-    const std::uint8_t* codes;
-    const float* first_scales;  // of scale group 0; only those of the range are there
-
-    typename D::Lanes::F scales(std::int64_t scale_group) const {
-        return D::Lanes::load(first_scales + scale_group * kTileOutputs);
-    }
-    bool has_zeros() const { return stored.has_zeros(); }
-    std::int32_t middle() const { return stored.middle(); }
-    typename D::Totals zeros(std::int64_t scale_group) const { return stored.zeros(scale_group); }
-};
+constexpr std::int64_t kPanelBytesPerInput = 16 + 8;  // codes; scales and offsets, at most one each for 16 inputs
 
 template <typename D, int bits, int index = 0>
 void unpack_octet(const std::uint8_t* octet, std::uint8_t* steps) {
@@ -49,24 +34,23 @@ void unpack_codes(const StoredTile<D>& tile, const GroupRange& range, std::uint8
     }
 }
 
+// The range's operands with its codes unpacked, all in scratch.
 template <typename D>
-PanelTile<D> make_panel(const StoredTile<D>& tile, const GroupRange& range, std::byte* scratch) {
-    const std::int64_t first = range.first / range.per_scale, end = (range.end - 1) / range.per_scale + 1;
-    float* scales = reinterpret_cast<float*>(scratch);
-    for (std::int64_t i = first; i < end; ++i) {
-        D::Lanes::store(scales + (i - first) * kTileOutputs, tile.scales(i));
-    }
-    auto* steps = reinterpret_cast<std::uint8_t*>(scales + (end - first) * kTileOutputs);
+GroupOperands make_panel(const StoredTile<D>& tile, const GroupRange& range, std::byte* scratch) {
+    auto* steps = reinterpret_cast<std::uint8_t*>(scratch);
+    const std::int64_t octets = (range.end_quad() + 1) / 2 - range.first_quad() / 2;
+    GroupOperands panel = load_operands(tile, range, scratch + octets * octet_bytes(8));
     const auto unpack = tile.weight.bits == 4   ? unpack_codes<D, 4>
                         : tile.weight.bits == 3 ? unpack_codes<D, 3>
                                                 : unpack_codes<D, 2>;
     unpack(tile, range, steps);
-    return {tile, steps, scales - first * kTileOutputs};
+    panel.codes = steps;
+    return panel;
 }
 
 template <typename D>
-void many_rows_of_tile(const PanelTile<D>& tile, const QuantizedRows& x, std::int64_t num_rows, const GroupRange& range,
-                       int outputs, Rows y) {
+void many_rows_of_tile(const GroupOperands& tile, const QuantizedRows& x, std::int64_t num_rows,
+                       const GroupRange& range, int outputs, Rows y) {
     using L = typename D::Lanes;
     for_row_blocks<kRowBlock>(num_rows, [&]<int rows>(std::int64_t first_row) {
         const Rows out = y.from(first_row);
@@ -101,7 +85,7 @@ void many_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::i
 }
 
 constexpr std::int64_t linear_scratch_bytes(std::int64_t most_inputs) {
-    return padded_inputs(most_inputs) * kPanelBytesPerInput + kTileOutputs * 4;
+    return padded_inputs(most_inputs) * kPanelBytesPerInput + operand_bytes(0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One tile of outputs against a few rows: groups of integer dot products, each scaled into the float sums.
+// One tile of a packed weight as it is stored, and ranges of its groups.
 #pragma once
 
 #include "kernels/linear_layout.hpp"
@@ -67,80 +67,6 @@ struct StoredTile {
         return D::load_zeros(weight.zeros + (first_scale + scale_group) * kTileOutputs);
     }
 };
-
-// totals = -(zero - centre) * sum of the activations, so that adding the dot product gives the exact bracket.
-template <typename D, int code_bits, int rows, typename Tile>
-[[gnu::always_inline]] inline void start_totals(const Tile& tile, std::int64_t scale_group, const QuantizedRows& x,
-                                                std::int64_t group, typename D::Totals (&totals)[rows]) {
-    using L = typename D::Lanes;
-    constexpr std::int32_t centre = D::centre(code_bits);
-    if (tile.has_zeros()) {
-        const typename D::Totals offset = L::int_sub(L::int_set(centre), tile.zeros(scale_group));
-        for (int row = 0; row < rows; ++row) {
-            totals[row] = L::int_mul(offset, L::int_set(x.sums[row * x.groups + group]));
-        }
-    } else {
-        const std::int32_t offset = centre - tile.middle();
-        for (int row = 0; row < rows; ++row) totals[row] = L::int_set(offset * x.sums[row * x.groups + group]);
-    }
-}
-
-// A few rows are bound by memory, and the processor's own prefetcher stops at the end of a page: codes are asked for
-// one page ahead (measured on Zen 3: a decode step takes a fifth less than without, the head with 4 rows a third).
-constexpr std::int64_t kFetchAhead = 4096;
-constexpr int kFetchingRows = 4;
-
-template <int stored, int code_bits, int rows>
-[[gnu::always_inline]] inline void fetch_ahead(const std::uint8_t* octet) {
-    if constexpr (stored == code_bits && rows <= kFetchingRows) {
-        for (int line = 0; line < stored; ++line) __builtin_prefetch(octet + kFetchAhead + line * kStepBytes);
-    }
-}
-
-// Quads [first, end) of a tile, numbered from `codes` and `x`.
-template <typename D, int stored, int code_bits, int rows>
-[[gnu::always_inline]] inline void dot_quads(const std::uint8_t* codes, const std::int8_t* x, std::int64_t x_stride,
-                                             std::int64_t first, std::int64_t end, typename D::Totals (&totals)[rows]) {
-    constexpr std::int64_t bytes = octet_bytes(stored);
-    std::int64_t octet = first / 2;
-    if (first % 2) {
-        D::template dot<stored, code_bits, 4, 8>(codes + octet * bytes, x + octet * kOctetInputs, x_stride, totals);
-        ++octet;
-    }
-    for (; octet < end / 2; ++octet) {
-        fetch_ahead<stored, code_bits, rows>(codes + octet * bytes);
-        D::template dot<stored, code_bits, 0, 8>(codes + octet * bytes, x + octet * kOctetInputs, x_stride, totals);
-    }
-    if (end % 2) {
-        D::template dot<stored, code_bits, 0, 4>(codes + octet * bytes, x + octet * kOctetInputs, x_stride, totals);
-    }
-}
-
-// sums[row] = fma(float(bracket), w_scale * x_scale, sums[row]) for the range's groups in order. The tile's codes begin
-// with the range's first group, `x` and the tile's scales with group 0.
-template <typename D, int stored, int code_bits, int rows, typename Tile>
-inline void add_groups(const Tile& tile, const QuantizedRows& x, GroupRange range, typename D::Lanes::F (&sums)[rows]) {
-    using L = typename D::Lanes;
-    const std::int64_t base = range.first_quad();
-    const std::int8_t* codes = x.codes + base * kQuadInputs;
-    std::int64_t group = range.first;
-    while (group < range.end) {
-        const std::int64_t scale_group = group / range.per_scale;
-        const std::int64_t same_scale_end = lesser((scale_group + 1) * range.per_scale, range.end);
-        const typename L::F w_scale = tile.scales(scale_group);
-        for (; group < same_scale_end; ++group) {
-            const GroupRange one = range.part(group, group + 1);
-            typename D::Totals totals[rows];
-            start_totals<D, code_bits>(tile, scale_group, x, group, totals);
-            const std::int64_t first = one.first_quad() - base, end = one.end_quad() - base;
-            dot_quads<D, stored, code_bits>(tile.codes, codes, x.padded, first, end, totals);
-            for (int row = 0; row < rows; ++row) {
-                const typename L::F scale = L::mul(w_scale, L::set(x.scales[row * x.groups + group]));
-                sums[row] = L::fma(L::to_float(totals[row]), scale, sums[row]);
-            }
-        }
-    }
-}
 
 }  // namespace
 }  // namespace octavo

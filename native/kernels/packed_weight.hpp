@@ -19,7 +19,7 @@
 //
 // Steps are padded to a multiple of 16 (64 inputs), tiles to whole ones; the padding's codes are the zero point.
 //
-// The sum over inputs is cut into groups of `group` inputs (a multiple of 4, at least 16; the whole row for W8A8), the
+// The sum over inputs is cut into groups of `group` inputs (16, 32, a multiple of 64, or the whole row), the
 // same cut as in the activations it meets. For output n and row m, with exact integers inside the brackets:
 //
 //     y = 0;  for g ascending:  y = fma(float([sum of code * activation] - zero * sums[m, g]), w_scale * x_scale, y)

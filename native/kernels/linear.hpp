@@ -14,8 +14,8 @@ constexpr std::int64_t kFewRows = 8;
 // Activations of the rows that are done together: they stay in a second-level cache from tile to tile.
 constexpr std::int64_t kBlockBytes = 256 * 1024;
 
-template <typename D, int bits, int rows>
-void few_rows_of_tile(const GroupOperands& tile, const QuantizedRows& x, const GroupRange& range, int outputs, Rows y) {
+template <typename D, int bits, int rows, typename Operands>
+void few_rows_of_tile(const Operands& tile, const QuantizedRows& x, const GroupRange& range, int outputs, Rows y) {
     using L = typename D::Lanes;
     typename L::F sums[rows];
     for (int row = 0; row < rows; ++row) sums[row] = L::zero();
@@ -24,8 +24,20 @@ void few_rows_of_tile(const GroupOperands& tile, const QuantizedRows& x, const G
 }
 
 template <typename D, int bits>
+void one_row_linear(const PackedWeight& weight, const QuantizedRows& x, std::int64_t first_tile, std::int64_t end_tile,
+                    Rows y) {
+    const GroupRange range = whole_range(weight);
+    for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
+        const StoredOperands operands = stored_operands(StoredTile<D>(weight, tile));
+        const Rows y_tile = y.from(0, (tile - first_tile) * kTileOutputs);
+        few_rows_of_tile<D, bits, 1>(operands, x, range, tile_outputs(weight.outputs, tile), y_tile);
+    }
+}
+
+template <typename D, int bits>
 void few_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows, std::int64_t first_tile,
                      std::int64_t end_tile, Rows y, std::byte* scratch) {
+    if (num_rows == 1 && can_stay_stored(weight)) return one_row_linear<D, bits>(weight, x, first_tile, end_tile, y);
     const GroupRange range = whole_range(weight);
     for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
         const StoredTile<D> stored(weight, tile);

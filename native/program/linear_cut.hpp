@@ -15,7 +15,7 @@ struct LinearCut {
     // `align` tiles stay together; `num_buffers` results of a task lie in the worker's floats at once.
     static LinearCut of(std::int64_t num_tiles, std::int64_t align, std::int64_t num_rows, int num_threads,
                         std::int64_t num_buffers = 1) {
-        constexpr std::int64_t most_rows = 64, tasks_per_thread = 3;
+        constexpr std::int64_t most_rows = 64, tasks_per_thread = 2;
         LinearCut cut{num_tiles, 0, num_rows, std::min(std::max<std::int64_t>(num_rows, 1), most_rows)};
         const std::int64_t wanted = ceil_div(num_tiles, tasks_per_thread * num_threads);
         const std::int64_t fitting = kScratchFloats / (num_buffers * kTileOutputs * cut.row_block);

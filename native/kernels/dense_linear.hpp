@@ -19,6 +19,14 @@ constexpr std::int64_t kDenseFewRows = 6;
 constexpr std::int64_t kDensePanelInputs = 256;          // 16 KiB of a tile's weights as floats
 constexpr std::int64_t kDenseBlockBytes = 256 * 1024;    // activations of a block of rows, one panel
 
+// Rows that share a panel: 6 chains of fma are what 16 registers hold, and too few to hide the latency of one where there
+// are 32 of them.
+template <typename L>
+constexpr int dense_panel_rows() {
+    if constexpr (requires { L::kBlockAccumulators; }) return L::kBlockAccumulators / 2;
+    return kDenseRowBlock;
+}
+
 template <typename L, DenseFormat format>
 typename L::F load_weights(const void* values, std::int64_t at) {
     if constexpr (format == DenseFormat::f32) return L::load(static_cast<const float*>(values) + at);
@@ -88,7 +96,7 @@ const float* dense_panel(const DenseWeight& weight, std::int64_t tile, std::int6
 template <typename L>
 void many_dense_rows(const float* panel, ConstRows x, std::int64_t num_rows, std::int64_t inputs, bool is_first,
                      int outputs, Rows y) {
-    for_row_blocks<kDenseRowBlock>(num_rows, [&]<int rows>(std::int64_t first_row) {
+    for_row_blocks<dense_panel_rows<L>()>(num_rows, [&]<int rows>(std::int64_t first_row) {
         const Rows out = y.from(first_row);
         typename L::F sums[rows][1];
         for (int row = 0; row < rows; ++row) {
@@ -102,7 +110,8 @@ void many_dense_rows(const float* panel, ConstRows x, std::int64_t num_rows, std
 template <typename L, DenseFormat format>
 void many_rows_dense(const DenseWeight& weight, ConstRows x, std::int64_t num_rows, std::int64_t first_tile,
                      std::int64_t end_tile, Rows y, std::byte* scratch) {
-    constexpr std::int64_t block = kDenseBlockBytes / (4 * kDensePanelInputs) / kDenseRowBlock * kDenseRowBlock;
+    constexpr std::int64_t most = kDenseBlockBytes / (4 * kDensePanelInputs);
+    constexpr std::int64_t block = most / dense_panel_rows<L>() * dense_panel_rows<L>();
     for (std::int64_t row = 0; row < num_rows; row += block) {
         for (std::int64_t first = 0; first < weight.inputs; first += kDensePanelInputs) {
             const std::int64_t inputs = lesser(kDensePanelInputs, weight.inputs - first);

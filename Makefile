@@ -34,11 +34,13 @@ test-emulated: $(STAMPS)/octavo $(STAMPS)/test
 lint: $(STAMPS)/runtime $(STAMPS)/lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE_SOURCES))
 	$(VENV)/bin/mypy
 
 format: $(STAMPS)/lint
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(filter-out CMakeLists.txt,$(NATIVE_SOURCES))
 
 # Measures beside the peers that are here and says why the others are not; `bench-setup` brings them (builds llama.cpp,
 # downloads the others: half an hour and 3 GB). Wants a machine with nothing else to do.

@@ -16,9 +16,7 @@ namespace {
 template <typename Scalar, int axes>
 using Array = nb::ndarray<Scalar, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
 
-const Kernels& kernels_of(const std::string& unit) {
-    return *(unit.empty() ? best_unit() : unit_named(unit)).kernels;
-}
+const Kernels& kernels_of(const std::string& unit) { return *(unit.empty() ? best_unit() : unit_named(unit)).kernels; }
 
 void check(bool holds, const char* what) {
     if (!holds) throw std::invalid_argument(what);
@@ -121,8 +119,12 @@ void attend_part(const PagedLayer& paged, Array<const float, 3> q, std::int64_t 
     check(first >= 0 && first % kKeyTile == 0 && first < end && end <= (first / kKeyPart + 1) * kKeyPart,
           "[first, end) must begin at a tile and lie in one part");
     check(end <= paged.num_positions(), "end must be in the block table");
-    const AttentionItem item = {q.data() + kv_head * heads * shape.head_dim, extent(q, 1) * shape.head_dim, queries,
-                                first_position, kv_head, paged.table()};
+    const AttentionItem item = {q.data() + kv_head * heads * shape.head_dim,
+                                extent(q, 1) * shape.head_dim,
+                                queries,
+                                first_position,
+                                kv_head,
+                                paged.table()};
     const Kernels& kernels = kernels_of(unit);
     const AlignedMemory scratch(kernels.scratch_bytes(64, shape.head_dim, heads, queries));
     const AttentionPart part = out.view();
@@ -140,7 +142,8 @@ void finish_part(const PagedLayer& paged, const PartArrays& part, std::int64_t k
                  const std::string& unit) {
     const AttentionShape shape = attention_shape(paged.layer, extent(y, 1), 1.0f, 0.0f, 0);
     const std::int64_t queries = extent(y, 0), heads = shape.heads_per_kv();
-    check(part.rows() == queries * heads && extent(y, 2) == shape.head_dim && kv_head >= 0 && kv_head < shape.num_kv_heads,
+    check(part.rows() == queries * heads && extent(y, 2) == shape.head_dim && kv_head >= 0 &&
+              kv_head < shape.num_kv_heads,
           "y must be [queries, heads, head_dim] of the part");
     kernels_of(unit).finish_part(shape, part.view(), queries, y.data() + kv_head * heads * shape.head_dim,
                                  extent(y, 1) * shape.head_dim);
@@ -158,10 +161,14 @@ void bind_attention(nb::module_& module) {
              nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("format"))
         .def_static("bytes_per_block", &PagedLayer::bytes_per_block, nb::arg("block_size"), nb::arg("num_kv_heads"),
                     nb::arg("head_dim"), nb::arg("format"));
-    nb::class_<PartArrays>(module, "AttentionPart", "Output [rows, head_dim], highest [rows] and total [rows] of a part.")
-        .def("__init__", [](PartArrays* self, Array<float, 2> output, Array<float, 1> highest,
-                            Array<float, 1> total) { new (self) PartArrays{output, highest, total}; },
-             nb::arg("output").noconvert(), nb::arg("highest").noconvert(), nb::arg("total").noconvert());
+    nb::class_<PartArrays>(module, "AttentionPart",
+                           "Output [rows, head_dim], highest [rows] and total [rows] of a part.")
+        .def(
+            "__init__",
+            [](PartArrays* self, Array<float, 2> output, Array<float, 1> highest, Array<float, 1> total) {
+                new (self) PartArrays{output, highest, total};
+            },
+            nb::arg("output").noconvert(), nb::arg("highest").noconvert(), nb::arg("total").noconvert());
     module.def("write_kv", &write_kv, nb::arg("layer"), nb::arg("first_position"), nb::arg("keys").noconvert(),
                nb::arg("values").noconvert(), nb::arg("unit") = "");
     module.def("attend_part", &attend_part, nb::arg("layer"), nb::arg("q").noconvert(), nb::arg("first_position"),

@@ -93,11 +93,20 @@ std::vector<std::string> cpu_feature_names() {
         const char* name;
         bool there;
     } table[] = {
-        {"avx", f.avx},           {"fma", f.fma},           {"f16c", f.f16c},
-        {"avx2", f.avx2},         {"avx512f", f.avx512f},   {"avx512bw", f.avx512bw},
-        {"avx512vl", f.avx512vl}, {"avx512_vnni", f.avx512_vnni}, {"avx512_bf16", f.avx512_bf16},
-        {"amx_tile", f.amx_tile}, {"amx_int8", f.amx_int8}, {"amx_bf16", f.amx_bf16},
-        {"neon", f.neon},         {"neon_dotprod", f.neon_dotprod},
+        {"avx", f.avx},
+        {"fma", f.fma},
+        {"f16c", f.f16c},
+        {"avx2", f.avx2},
+        {"avx512f", f.avx512f},
+        {"avx512bw", f.avx512bw},
+        {"avx512vl", f.avx512vl},
+        {"avx512_vnni", f.avx512_vnni},
+        {"avx512_bf16", f.avx512_bf16},
+        {"amx_tile", f.amx_tile},
+        {"amx_int8", f.amx_int8},
+        {"amx_bf16", f.amx_bf16},
+        {"neon", f.neon},
+        {"neon_dotprod", f.neon_dotprod},
     };
     std::vector<std::string> names;
     for (const auto& row : table) {

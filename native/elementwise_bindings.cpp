@@ -17,9 +17,7 @@ using Matrix = nb::ndarray<Scalar, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <typename Scalar>
 using Vector = nb::ndarray<Scalar, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-const Kernels& kernels_of(const std::string& unit) {
-    return *(unit.empty() ? best_unit() : unit_named(unit)).kernels;
-}
+const Kernels& kernels_of(const std::string& unit) { return *(unit.empty() ? best_unit() : unit_named(unit)).kernels; }
 
 void check(bool holds, const char* what) {
     if (!holds) throw std::invalid_argument(what);
@@ -43,7 +41,8 @@ void quantize_rows(Matrix<const float> x, Matrix<std::int8_t> codes, Matrix<floa
                    std::int64_t group, std::int64_t first, const std::string& unit) {
     const std::int64_t rows = extent(x, 0), features = extent(x, 1), groups = extent(scales, 1);
     check(group > 0 && first >= 0 && first % group == 0, "first must be a multiple of the group");
-    check(extent(codes, 0) == rows && extent(codes, 1) >= first + features, "codes must be [rows, at least the features]");
+    check(extent(codes, 0) == rows && extent(codes, 1) >= first + features,
+          "codes must be [rows, at least the features]");
     check(extent(scales, 0) == rows && groups >= (first + features + group - 1) / group && groups > 0,
           "scales must be [rows, groups]");
     check(extent(sums, 0) == rows && extent(sums, 1) == groups, "sums must have the shape of scales");
@@ -92,7 +91,8 @@ void gated(Matrix<float> gate, Matrix<const float> up, const std::string& activa
 void rope(Matrix<float> heads, Matrix<const float> cos, Matrix<const float> sin, const std::string& unit) {
     const std::int64_t half = extent(cos, 1), head_dim = extent(heads, 1);
     check(2 * half <= head_dim && extent(sin, 1) == half, "cos and sin must be [rows, at most half of a head]");
-    check(extent(cos, 0) == extent(heads, 0) && extent(sin, 0) == extent(heads, 0), "cos and sin must have a row for each");
+    check(extent(cos, 0) == extent(heads, 0) && extent(sin, 0) == extent(heads, 0),
+          "cos and sin must have a row for each");
     for (std::int64_t row = 0; row < extent(heads, 0); ++row) {
         kernels_of(unit).rope(heads.data() + row * head_dim, cos.data() + row * half, sin.data() + row * half, half);
     }
@@ -111,7 +111,8 @@ void softcap(Matrix<float> x, float cap, const std::string& unit) {
 void bind_elementwise(nb::module_& module) {
     module.def("quantize_rows", &octavo::quantize_rows, nb::arg("x").noconvert(), nb::arg("codes").noconvert(),
                nb::arg("scales").noconvert(), nb::arg("sums").noconvert(), nb::arg("group"), nb::arg("first") = 0,
-               nb::arg("unit") = "", "Fill codes, scales and sums; a group with NaN or infinity has scale NaN and codes 0.");
+               nb::arg("unit") = "",
+               "Fill codes, scales and sums; a group with NaN or infinity has scale NaN and codes 0.");
     module.def("rms_norm", &octavo::rms_norm, nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("eps"),
                nb::arg("unit") = "", "Each row of x in place.");
     module.def("add", &octavo::add, nb::arg("y").noconvert(), nb::arg("x").noconvert(), nb::arg("unit") = "", "y += x");

@@ -18,9 +18,9 @@ const Kernels& neon_kernels();
 
 struct KernelUnit {
     const char* name;
-    const char* needs;   // the processor features it needs, separated by spaces
-    bool available;      // on this processor, and it passed its self test
-    std::string reason;  // why it is not available; "" if it is
+    const char* needs;       // the processor features it needs, separated by spaces
+    bool available;          // on this processor, and it passed its self test
+    std::string reason;      // why it is not available; "" if it is
     const Kernels* kernels;  // null if it is not available
 };
 

@@ -46,9 +46,7 @@ void fill_dense(DenseMatrix& matrix, std::uintptr_t values, std::int64_t row_ele
     matrix.fill(pointer(values), row_elements, first_tile, end_tile);
 }
 
-const Kernels& kernels_of(const std::string& unit) {
-    return *(unit.empty() ? best_unit() : unit_named(unit)).kernels;
-}
+const Kernels& kernels_of(const std::string& unit) { return *(unit.empty() ? best_unit() : unit_named(unit)).kernels; }
 
 AlignedMemory scratch_for(const Kernels& kernels, std::int64_t inputs) {
     return AlignedMemory(kernels.scratch_bytes(inputs, 64, 1, 1));
@@ -108,8 +106,7 @@ void check_row(const Weight& w, std::int64_t output, const Vector& y) {
     check(static_cast<std::int64_t>(y.shape(0)) == w.inputs, "y must be [inputs]");
 }
 
-void packed_row(const PackedMatrix& matrix, std::int64_t output, float multiplier, Vector y,
-                const std::string& unit) {
+void packed_row(const PackedMatrix& matrix, std::int64_t output, float multiplier, Vector y, const std::string& unit) {
     check_row(matrix.weight(), output, y);
     kernels_of(unit).packed_row(matrix.weight(), output, multiplier, y.data());
 }
@@ -126,25 +123,27 @@ PackedMatrix::Shape shape_of(std::int32_t bits, std::int64_t outputs, std::int64
 
 void bind_packed(nb::module_& module) {
     nb::class_<PackedMatrix>(module, "PackedMatrix", "A quantized matrix in the kernels' layout; owns its memory.")
-        .def("__init__",
-             [](PackedMatrix* self, std::int32_t bits, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
-                std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros) {
-                 new (self)
-                     PackedMatrix(shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
-             },
-             nb::arg("bits"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
-             nb::arg("scale_format"), nb::arg("has_zeros"), nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "__init__",
+            [](PackedMatrix* self, std::int32_t bits, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
+               std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros) {
+                new (self)
+                    PackedMatrix(shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
+            },
+            nb::arg("bits"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
+            nb::arg("scale_format"), nb::arg("has_zeros"), nb::call_guard<nb::gil_scoped_release>())
         .def("fill", &fill_packed, nb::arg("words"), nb::arg("row_bytes"), nb::arg("scales"), nb::arg("zeros"),
              nb::arg("first_tile"), nb::arg("end_tile"), nb::call_guard<nb::gil_scoped_release>(),
              "Fill tiles from addresses of the words, scales [outputs, groups] and zeros (or 0).")
-        .def_static("bytes_of",
-                    [](std::int32_t bits, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
-                       std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros) {
-                        return PackedMatrix::num_bytes_of(
-                            shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
-                    },
-                    nb::arg("bits"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"),
-                    nb::arg("inputs_per_scale"), nb::arg("scale_format"), nb::arg("has_zeros"))
+        .def_static(
+            "bytes_of",
+            [](std::int32_t bits, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
+               std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros) {
+                return PackedMatrix::num_bytes_of(
+                    shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
+            },
+            nb::arg("bits"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
+            nb::arg("scale_format"), nb::arg("has_zeros"))
         .def_prop_ro("bits", [](const PackedMatrix& m) { return m.weight().bits; })
         .def_prop_ro("outputs", [](const PackedMatrix& m) { return m.weight().outputs; })
         .def_prop_ro("inputs", [](const PackedMatrix& m) { return m.weight().inputs; })
@@ -155,18 +154,21 @@ void bind_packed(nb::module_& module) {
 
 void bind_dense(nb::module_& module) {
     nb::class_<DenseMatrix>(module, "DenseMatrix", "A float matrix in the kernels' layout; owns its memory.")
-        .def("__init__",
-             [](DenseMatrix* self, std::int64_t outputs, std::int64_t inputs, const std::string& format) {
-                 new (self) DenseMatrix(outputs, inputs, dense_format_named(format));
-             },
-             nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"), nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "__init__",
+            [](DenseMatrix* self, std::int64_t outputs, std::int64_t inputs, const std::string& format) {
+                new (self) DenseMatrix(outputs, inputs, dense_format_named(format));
+            },
+            nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"), nb::call_guard<nb::gil_scoped_release>())
         .def("fill", &fill_dense, nb::arg("values"), nb::arg("row_elements"), nb::arg("first_tile"),
-             nb::arg("end_tile"), nb::call_guard<nb::gil_scoped_release>(), "Fill tiles from the address of values [outputs, inputs].")
-        .def_static("bytes_of",
-                    [](std::int64_t outputs, std::int64_t inputs, const std::string& format) {
-                        return DenseMatrix::num_bytes_of(outputs, inputs, dense_format_named(format));
-                    },
-                    nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"))
+             nb::arg("end_tile"), nb::call_guard<nb::gil_scoped_release>(),
+             "Fill tiles from the address of values [outputs, inputs].")
+        .def_static(
+            "bytes_of",
+            [](std::int64_t outputs, std::int64_t inputs, const std::string& format) {
+                return DenseMatrix::num_bytes_of(outputs, inputs, dense_format_named(format));
+            },
+            nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"))
         .def_prop_ro("outputs", [](const DenseMatrix& m) { return m.weight().outputs; })
         .def_prop_ro("inputs", [](const DenseMatrix& m) { return m.weight().inputs; })
         .def_prop_ro("tiles", [](const DenseMatrix& m) { return m.weight().tiles; })

@@ -14,9 +14,9 @@ namespace octavo {
 // A quantized matrix as checkpoints store it (numerics/packing.py): each row a little-endian stream of unsigned codes.
 struct CodeRows {
     const std::uint8_t* words = nullptr;
-    std::int64_t row_bytes = 0;             // bytes of a row, a multiple of 4
-    const void* scales = nullptr;           // [outputs, scale_groups] in the matrix's scale format
-    const std::int8_t* zeros = nullptr;     // [outputs, scale_groups], signed, or null
+    std::int64_t row_bytes = 0;          // bytes of a row, a multiple of 4
+    const void* scales = nullptr;        // [outputs, scale_groups] in the matrix's scale format
+    const std::int8_t* zeros = nullptr;  // [outputs, scale_groups], signed, or null
 };
 
 class PackedMatrix {

@@ -29,13 +29,15 @@ Domain domain_named(const std::string& name) {
     throw std::invalid_argument("domain '" + name + "' is not one of tokens, logits, routed");
 }
 
-void run_step(Program& program, std::vector<std::int32_t> tokens, const Chunks& chunks, std::vector<std::int32_t> logit_rows,
-              const LogitsArray& logits) {
-    if (logits.shape(0) != logit_rows.size()) throw std::invalid_argument("logits must have one row for each of logit_rows");
+void run_step(Program& program, std::vector<std::int32_t> tokens, const Chunks& chunks,
+              std::vector<std::int32_t> logit_rows, const LogitsArray& logits) {
+    if (logits.shape(0) != logit_rows.size())
+        throw std::invalid_argument("logits must have one row for each of logit_rows");
     std::vector<ChunkSpec> specs;
     for (const auto& [sequence_id, start, length] : chunks) specs.push_back({sequence_id, start, length});
     const nb::gil_scoped_release unlocked;
-    program.run(std::move(tokens), specs, std::move(logit_rows), logits.data(), static_cast<std::int64_t>(logits.shape(1)));
+    program.run(std::move(tokens), specs, std::move(logit_rows), logits.data(),
+                static_cast<std::int64_t>(logits.shape(1)));
 }
 
 nb::list describe_instructions(const Program& program) {
@@ -50,8 +52,9 @@ nb::list describe_instructions(const Program& program) {
     return rows;
 }
 
-std::vector<std::pair<double, double>> instruction_costs(const Program& program, std::int64_t rows, std::int64_t context,
-                                                         std::int64_t logit_rows, std::int64_t sequences) {
+std::vector<std::pair<double, double>> instruction_costs(const Program& program, std::int64_t rows,
+                                                         std::int64_t context, std::int64_t logit_rows,
+                                                         std::int64_t sequences) {
     if (sequences < 1 || rows % sequences != 0) throw std::invalid_argument("num_sequences must divide num_rows");
     std::vector<std::pair<double, double>> costs;
     for (const auto& instruction : program.instructions()) {
@@ -62,10 +65,14 @@ std::vector<std::pair<double, double>> instruction_costs(const Program& program,
 }
 
 void bind_values(nb::class_<Program>& type) {
-    type.def("slot", [](Program& p, std::int64_t bytes_per_row, const std::string& domain) {
-        return p.values().add_slot(bytes_per_row, domain_named(domain));
-    }, nb::arg("bytes_per_row"), nb::arg("domain") = "tokens");
-    type.def("float_rows", [](Program& p, std::int64_t slot, std::int64_t features) { return p.values().add({slot, features, 0}); });
+    type.def(
+        "slot",
+        [](Program& p, std::int64_t bytes_per_row, const std::string& domain) {
+            return p.values().add_slot(bytes_per_row, domain_named(domain));
+        },
+        nb::arg("bytes_per_row"), nb::arg("domain") = "tokens");
+    type.def("float_rows",
+             [](Program& p, std::int64_t slot, std::int64_t features) { return p.values().add({slot, features, 0}); });
     type.def("quantized_rows", [](Program& p, std::int64_t slot, std::int64_t features, std::int64_t group) {
         if (group < 1) throw std::invalid_argument("a group has at least one feature");
         return p.values().add({slot, features, group});
@@ -85,14 +92,18 @@ void bind_values(nb::class_<Program>& type) {
 void bind_running(nb::class_<Program>& type) {
     type.def("set_block_table", &Program::set_block_table);
     type.def("forget", &Program::forget);
-    type.def("run", &run_step, nb::arg("tokens"), nb::arg("chunks"), nb::arg("logit_rows"), nb::arg("logits").noconvert());
-    type.def("profile", [](Program& p, std::vector<std::int32_t> tokens, const Chunks& chunks, std::vector<std::int32_t> logit_rows,
-                           const LogitsArray& logits) {
-        p.set_timed(true);
-        run_step(p, std::move(tokens), chunks, std::move(logit_rows), logits);
-        p.set_timed(false);
-        return p.seconds();
-    }, nb::arg("tokens"), nb::arg("chunks"), nb::arg("logit_rows"), nb::arg("logits").noconvert());
+    type.def("run", &run_step, nb::arg("tokens"), nb::arg("chunks"), nb::arg("logit_rows"),
+             nb::arg("logits").noconvert());
+    type.def(
+        "profile",
+        [](Program& p, std::vector<std::int32_t> tokens, const Chunks& chunks, std::vector<std::int32_t> logit_rows,
+           const LogitsArray& logits) {
+            p.set_timed(true);
+            run_step(p, std::move(tokens), chunks, std::move(logit_rows), logits);
+            p.set_timed(false);
+            return p.seconds();
+        },
+        nb::arg("tokens"), nb::arg("chunks"), nb::arg("logit_rows"), nb::arg("logits").noconvert());
     type.def("instructions", &describe_instructions);
     type.def("costs", &instruction_costs, nb::arg("num_rows"), nb::arg("context"), nb::arg("num_logit_rows"),
              nb::arg("num_sequences"));
@@ -107,36 +118,55 @@ void bind_program(nb::module_& module) {
     nb::class_<ThreadTeam>(module, "ThreadTeam")
         .def(nb::init<int>(), nb::arg("num_threads"))
         .def_prop_ro("num_threads", &ThreadTeam::num_threads);
-    module.def("available_threads", &available_threads, "Threads worth having here: affinity, cut by the cgroup's quota.");
+    module.def("available_threads", &available_threads,
+               "Threads worth having here: affinity, cut by the cgroup's quota.");
     nb::class_<AttentionShape>(module, "AttentionShape")
-        .def("__init__", [](AttentionShape* shape, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, float scale,
-                            float softcap, std::int64_t window) {
-            new (shape) AttentionShape{heads, kv_heads, head_dim, scale, softcap, window};
-        }, nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("scale"), nb::arg("softcap") = 0.0f, nb::arg("window") = 0);
+        .def(
+            "__init__",
+            [](AttentionShape* shape, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, float scale,
+               float softcap,
+               std::int64_t window) { new (shape) AttentionShape{heads, kv_heads, head_dim, scale, softcap, window}; },
+            nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("scale"),
+            nb::arg("softcap") = 0.0f, nb::arg("window") = 0);
     nb::class_<KvStore>(module, "KvStore")
-        .def("__init__", [](KvStore* store, const KvStore::Layers& layers, std::int64_t num_blocks, std::int64_t block_size, const std::string& format) {
-            new (store) KvStore(layers, num_blocks, block_size, kv_format_named(format));
-        }, nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("format"))
+        .def(
+            "__init__",
+            [](KvStore* store, const KvStore::Layers& layers, std::int64_t num_blocks, std::int64_t block_size,
+               const std::string& format) {
+                new (store) KvStore(layers, num_blocks, block_size, kv_format_named(format));
+            },
+            nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("format"))
         .def_prop_ro("num_bytes", &KvStore::num_bytes)
         .def("copy_block", &KvStore::copy_block, nb::arg("source"), nb::arg("target"))
-        .def_static("bytes_per_block", [](const KvStore::Layers& layers, std::int64_t block_size, const std::string& format) {
-            return KvStore::bytes_per_block(layers, block_size, kv_format_named(format));
-        }, nb::arg("layers"), nb::arg("block_size"), nb::arg("format"));
+        .def_static(
+            "bytes_per_block",
+            [](const KvStore::Layers& layers, std::int64_t block_size, const std::string& format) {
+                return KvStore::bytes_per_block(layers, block_size, kv_format_named(format));
+            },
+            nb::arg("layers"), nb::arg("block_size"), nb::arg("format"));
     nb::class_<Program> program(module, "Program");
-    program.def("__init__", [](Program* p, std::shared_ptr<ThreadTeam> team, const std::string& unit, std::shared_ptr<KvStore> kv,
-                               std::int64_t max_rows, std::int64_t max_logit_rows, std::int64_t experts_per_token) {
-        const KernelUnit& chosen = unit.empty() ? best_unit() : unit_named(unit);
-        new (p) Program(std::move(team), *chosen.kernels, std::move(kv), max_rows, max_logit_rows, experts_per_token);
-    }, nb::arg("team"), nb::arg("unit"), nb::arg("kv"), nb::arg("max_rows"), nb::arg("max_logit_rows"),
-       nb::arg("experts_per_token") = 0);
+    program.def(
+        "__init__",
+        [](Program* p, std::shared_ptr<ThreadTeam> team, const std::string& unit, std::shared_ptr<KvStore> kv,
+           std::int64_t max_rows, std::int64_t max_logit_rows, std::int64_t experts_per_token) {
+            const KernelUnit& chosen = unit.empty() ? best_unit() : unit_named(unit);
+            new (p)
+                Program(std::move(team), *chosen.kernels, std::move(kv), max_rows, max_logit_rows, experts_per_token);
+        },
+        nb::arg("team"), nb::arg("unit"), nb::arg("kv"), nb::arg("max_rows"), nb::arg("max_logit_rows"),
+        nb::arg("experts_per_token") = 0);
     bind_values(program);
     bind_instructions(program);
     bind_running(program);
-    module.def("measure_bandwidth", &measure_bandwidth, nb::arg("team"), nb::arg("num_bytes"), nb::call_guard<nb::gil_scoped_release>(),
-               "Bytes read a second by all threads of the team.");
-    module.def("measure_dot_rate", [](ThreadTeam& team, const std::string& unit) {
-        const KernelUnit& chosen = unit.empty() ? best_unit() : unit_named(unit);
-        const nb::gil_scoped_release unlocked;
-        return measure_dot_rate(team, *chosen.kernels);
-    }, nb::arg("team"), nb::arg("unit"), "int8 operations a second (two a multiply-add) of the many-row linear, from cache.");
+    module.def("measure_bandwidth", &measure_bandwidth, nb::arg("team"), nb::arg("num_bytes"),
+               nb::call_guard<nb::gil_scoped_release>(), "Bytes read a second by all threads of the team.");
+    module.def(
+        "measure_dot_rate",
+        [](ThreadTeam& team, const std::string& unit) {
+            const KernelUnit& chosen = unit.empty() ? best_unit() : unit_named(unit);
+            const nb::gil_scoped_release unlocked;
+            return measure_dot_rate(team, *chosen.kernels);
+        },
+        nb::arg("team"), nb::arg("unit"),
+        "int8 operations a second (two a multiply-add) of the many-row linear, from cache.");
 }

@@ -143,9 +143,9 @@ nb::list list_units() {
 void bind_sampling(nb::module_& module) {
     nb::class_<SequenceSampler>(module, "SequenceSampler")
         .def("__init__", &make_sampler, nb::kw_only(), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
-             nb::arg("min_p"), nb::arg("repetition_penalty"), nb::arg("presence_penalty"),
-             nb::arg("frequency_penalty"), nb::arg("seed"), nb::arg("sequence_index"), nb::arg("prompt"),
-             nb::arg("bias"), nb::arg("banned"), nb::arg("min_tokens"))
+             nb::arg("min_p"), nb::arg("repetition_penalty"), nb::arg("presence_penalty"), nb::arg("frequency_penalty"),
+             nb::arg("seed"), nb::arg("sequence_index"), nb::arg("prompt"), nb::arg("bias"), nb::arg("banned"),
+             nb::arg("min_tokens"))
         .def("append", &SequenceSampler::append, nb::arg("token"))
         .def_prop_ro("num_output_tokens", &SequenceSampler::num_output_tokens)
         .def("adjust", &adjust, nb::arg("row").noconvert(), "Bias, bans and penalties on a row, in place.")
@@ -153,7 +153,8 @@ void bind_sampling(nb::module_& module) {
     module.def("sample_rows", &sample_rows, nb::arg("logits").noconvert(), nb::arg("rows"), nb::arg("samplers"),
                nb::arg("unit") = "", "One token for each row; -1 where the row is not finite.");
     module.def("row_logprobs", &row_logprobs, nb::arg("logits").noconvert(), nb::arg("rows"), nb::arg("chosen"),
-               nb::arg("counts"), nb::arg("unit") = "", "[(token, logprob, rank), ...] for each row, the chosen first.");
+               nb::arg("counts"), nb::arg("unit") = "",
+               "[(token, logprob, rank), ...] for each row, the chosen first.");
     module.def("uniform", &octavo::uniform, nb::arg("seed"), nb::arg("sequence_index"), nb::arg("position"));
     module.def("sampling_units", &list_units, "Units of the sampling kernels that run here, slowest first.");
 }

@@ -34,11 +34,16 @@ void inexact_add(const float* x, std::int64_t features, float* y) {
 
 std::string run_broken_self_test(const std::string& how) {
     octavo::Kernels kernels = octavo::portable_kernels();
-    if (how == "refused") kernels.add = refused_add;
-    else if (how == "faulting") kernels.add = faulting_add;
-    else if (how == "forgetful") kernels.add = forgetful_add;
-    else if (how == "inexact") kernels.add = inexact_add;
-    else if (how != "not") throw std::invalid_argument("how must be refused, faulting, forgetful, inexact or not");
+    if (how == "refused")
+        kernels.add = refused_add;
+    else if (how == "faulting")
+        kernels.add = faulting_add;
+    else if (how == "forgetful")
+        kernels.add = forgetful_add;
+    else if (how == "inexact")
+        kernels.add = inexact_add;
+    else if (how != "not")
+        throw std::invalid_argument("how must be refused, faulting, forgetful, inexact or not");
     return octavo::self_test(kernels, octavo::portable_kernels(), octavo::quick_cases());
 }
 

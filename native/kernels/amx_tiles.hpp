@@ -118,9 +118,8 @@ inline void multiply_whole_rows(const std::int8_t* x, std::int64_t x_stride, con
     each_block([](auto slot) { clear_totals<slot>(); });
     for (std::int64_t quad = 0; quad < num_quads; quad += quads) {
         _tile_loadd(6, codes + quad * 4 * kStepBytes, 64);
-        each_block([&](auto slot) {
-            multiply_shared<slot>(x + slot * kAmxRows * x_stride + quad * kQuadInputs, x_stride);
-        });
+        each_block(
+            [&](auto slot) { multiply_shared<slot>(x + slot * kAmxRows * x_stride + quad * kQuadInputs, x_stride); });
     }
     each_block([&](auto slot) { store_totals<slot>(totals + slot * kAmxRows * kTileOutputs); });
 }

@@ -16,13 +16,13 @@ namespace {
 
 // Scratch, in order.
 struct AttentionScratch {
-    const float** queries;     // [rows], where each row's head begins
-    std::int32_t* positions;   // [rows], of each row's token
-    float* highest;            // [blocks][16]
-    float* totals;             // [rows][16]
-    float* scores;             // [kBlockRows][kKeyTile]
-    float* tile;               // a converted tile
-    float* outputs;            // [rows][padded head_dim], where head_dim is not a multiple of 16
+    const float** queries;    // [rows], where each row's head begins
+    std::int32_t* positions;  // [rows], of each row's token
+    float* highest;           // [blocks][16]
+    float* totals;            // [rows][16]
+    float* scores;            // [kBlockRows][kKeyTile]
+    float* tile;              // a converted tile
+    float* outputs;           // [rows][padded head_dim], where head_dim is not a multiple of 16
 };
 
 constexpr std::int64_t block_count(std::int64_t num_rows) { return (num_rows + kBlockRows - 1) / kBlockRows; }
@@ -66,7 +66,7 @@ inline std::size_t attention_scratch_bytes(std::int64_t most_head_dim, std::int6
 struct AttentionRun {
     AttentionShape shape;
     AttentionItem item;
-    std::int64_t first, end;      // keys
+    std::int64_t first, end;  // keys
     std::int64_t num_rows;
     std::int64_t num_blocks, rows_per_block, longer_blocks;
     AttentionScratch scratch;
@@ -164,12 +164,24 @@ template <typename L, typename Element>
 void attend_rows(const AttentionRun& run, const TileView<Element>& view, std::int64_t tile) {
     for (std::int64_t block = 0; block < run.num_blocks; ++block) {
         switch (run.first_row(block + 1) - run.first_row(block)) {
-            case 1: attend_block<L, 1>(run, view, tile, block); break;
-            case 2: attend_block<L, 2>(run, view, tile, block); break;
-            case 3: attend_block<L, 3>(run, view, tile, block); break;
-            case 4: attend_block<L, 4>(run, view, tile, block); break;
-            case 5: attend_block<L, 5>(run, view, tile, block); break;
-            default: attend_block<L, 6>(run, view, tile, block); break;
+            case 1:
+                attend_block<L, 1>(run, view, tile, block);
+                break;
+            case 2:
+                attend_block<L, 2>(run, view, tile, block);
+                break;
+            case 3:
+                attend_block<L, 3>(run, view, tile, block);
+                break;
+            case 4:
+                attend_block<L, 4>(run, view, tile, block);
+                break;
+            case 5:
+                attend_block<L, 5>(run, view, tile, block);
+                break;
+            default:
+                attend_block<L, 6>(run, view, tile, block);
+                break;
         }
     }
 }
@@ -229,9 +241,15 @@ void attend_part(const AttentionShape& shape, const KvLayer& layer, const Attent
     place_rows(run);
     clear_rows<L>(run);
     switch (layer.format) {
-        case KvFormat::f32: attend_tiles<L, float>(run, layer); break;
-        case KvFormat::bf16: attend_tiles<L, std::uint16_t>(run, layer); break;
-        case KvFormat::int8: attend_tiles<L, std::int8_t>(run, layer); break;
+        case KvFormat::f32:
+            attend_tiles<L, float>(run, layer);
+            break;
+        case KvFormat::bf16:
+            attend_tiles<L, std::uint16_t>(run, layer);
+            break;
+        case KvFormat::int8:
+            attend_tiles<L, std::int8_t>(run, layer);
+            break;
     }
     leave_part<L>(run, out);
 }

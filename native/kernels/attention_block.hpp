@@ -75,7 +75,8 @@ template <typename L, int num_rows, int num_columns, typename Element>
 }
 
 template <typename L, int num_rows, typename Element>
-void score_block(const float* const* q, std::int64_t head_dim, const TileView<Element>& tile, TileRange range, float* scores) {
+void score_block(const float* const* q, std::int64_t head_dim, const TileView<Element>& tile, TileRange range,
+                 float* scores) {
     constexpr int columns = block_columns<L, num_rows>();
     int slab = range.first_slab();
     for (; slab + columns <= range.end_slab(); slab += columns) {
@@ -92,8 +93,8 @@ struct BlockOutput {
 
 // output = output * fade + weights [num_rows][kKeyTile] . values, for `num_columns` columns from `feature`.
 template <typename L, int num_rows, int num_columns, typename Element>
-[[gnu::noinline]] void value_columns(const float* weights, const TileView<Element>& tile, TileRange range, const float* fades,
-                   std::int64_t feature, BlockOutput output) {
+[[gnu::noinline]] void value_columns(const float* weights, const TileView<Element>& tile, TileRange range,
+                                     const float* fades, std::int64_t feature, BlockOutput output) {
     Accumulators<L, num_rows, num_columns> block;
     float* const out = output.rows + feature;
 #pragma GCC unroll 6

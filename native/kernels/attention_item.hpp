@@ -20,17 +20,17 @@ constexpr std::int64_t kKeyPart = 512;
 struct AttentionShape {
     std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
     float scale = 1.0f;
-    float softcap = 0.0f;      // 0: none; otherwise score = softcap * tanh(score / softcap), after scale
-    std::int64_t window = 0;   // 0: everything before; otherwise the last `window` positions, the token's own included
+    float softcap = 0.0f;     // 0: none; otherwise score = softcap * tanh(score / softcap), after scale
+    std::int64_t window = 0;  // 0: everything before; otherwise the last `window` positions, the token's own included
 
     std::int64_t heads_per_kv() const { return num_heads / num_kv_heads; }
 };
 
 struct AttentionItem {
-    const float* q = nullptr;          // query row 0, first head of the kv head's; heads are head_dim apart
-    std::int64_t q_stride = 0;         // floats between query rows
+    const float* q = nullptr;   // query row 0, first head of the kv head's; heads are head_dim apart
+    std::int64_t q_stride = 0;  // floats between query rows
     std::int64_t num_queries = 0;
-    std::int64_t first_position = 0;   // of query row 0
+    std::int64_t first_position = 0;  // of query row 0
     std::int64_t kv_head = 0;
     const std::int32_t* block_table = nullptr;
 };

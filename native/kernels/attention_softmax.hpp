@@ -19,8 +19,8 @@ constexpr float kLowest = -3.402823466e38f;  // the maximum before any score: fi
 
 // What a block's rows carry from tile to tile.
 struct BlockState {
-    float* highest;   // [16], lane = row of the block; rows that are not there stay kLowest
-    float* totals;    // [rows][16]
+    float* highest;  // [16], lane = row of the block; rows that are not there stay kLowest
+    float* totals;   // [rows][16]
 };
 
 // (score * scale) * key scale, capped, on the slabs that were computed.
@@ -82,8 +82,8 @@ void scale_weights(const TileView<Element>& tile, TileRange range, float* weight
 
 // scores [num_rows][kKeyTile] become weights; `seen` is each row's range. Writes fades [16].
 template <typename L, int num_rows, typename Element>
-void soften_block(const TileView<Element>& tile, TileRange range, const TileRange* seen, float scale,
-                  float softcap, const BlockState& state, float* scores, float* fades) {
+void soften_block(const TileView<Element>& tile, TileRange range, const TileRange* seen, float scale, float softcap,
+                  const BlockState& state, float* scores, float* fades) {
     float tops[kLanes];
     for (int r = 0; r < kLanes; ++r) tops[r] = kLowest;
     for (int r = 0; r < num_rows; ++r) {

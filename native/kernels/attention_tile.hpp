@@ -28,17 +28,19 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 // The part of positions [first, end) that lies in the tile.
 constexpr TileRange range_in_tile(std::int64_t first, std::int64_t end, std::int64_t tile) {
     const std::int64_t low = first < tile ? 0 : first - tile, high = end - tile;
-    return {low > kKeyTile ? static_cast<int>(kKeyTile) : static_cast<int>(low),
-            high < 0 ? 0 : high > kKeyTile ? static_cast<int>(kKeyTile) : static_cast<int>(high)};
+    return {low > kKeyTile ? static_cast<int>(kKeyTile) : static_cast<int>(low), high < 0 ? 0
+                                                                                 : high > kKeyTile
+                                                                                     ? static_cast<int>(kKeyTile)
+                                                                                     : static_cast<int>(high)};
 }
 
 template <typename Element>
 struct TileView {
-    const Element* keys[kTileSlabs];         // slab: [head_dim][key_stride], the first 16 of each row are its positions
-    const Element* values[kTileSlabs];       // slab: [16][value_stride]
-    const Element* keys_ahead[kTileSlabs];   // of the next tile, to be fetched; or the same again
+    const Element* keys[kTileSlabs];        // slab: [head_dim][key_stride], the first 16 of each row are its positions
+    const Element* values[kTileSlabs];      // slab: [16][value_stride]
+    const Element* keys_ahead[kTileSlabs];  // of the next tile, to be fetched; or the same again
     const Element* values_ahead[kTileSlabs];
-    const float* key_scales[kTileSlabs];     // [16]; null unless int8
+    const float* key_scales[kTileSlabs];  // [16]; null unless int8
     const float* value_scales[kTileSlabs];
     std::int64_t key_stride, value_stride;
 };

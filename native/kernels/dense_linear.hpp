@@ -16,8 +16,8 @@ namespace {
 constexpr int kDenseRowBlock = 6;
 constexpr int kDenseTileBlock = 4;
 constexpr std::int64_t kDenseFewRows = 6;
-constexpr std::int64_t kDensePanelInputs = 256;          // 16 KiB of a tile's weights as floats
-constexpr std::int64_t kDenseBlockBytes = 256 * 1024;    // activations of a block of rows, one panel
+constexpr std::int64_t kDensePanelInputs = 256;        // 16 KiB of a tile's weights as floats
+constexpr std::int64_t kDenseBlockBytes = 256 * 1024;  // activations of a block of rows, one panel
 
 // Rows that share a panel: 6 chains of fma are what 16 registers hold, and too few to hide the latency of one where there
 // are 32 of them.

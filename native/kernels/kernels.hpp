@@ -45,10 +45,11 @@ struct Kernels {
     void (*write_kv)(const KvLayer& layer, std::int64_t block, std::int64_t offset, std::int64_t head, const float* key,
                      const float* value);
     // Keys [first, end) of one part (positions, first a multiple of kKeyTile, end at most the part's end).
-    void (*attend_part)(const AttentionShape& shape, const KvLayer& layer, const AttentionItem& item, std::int64_t first,
-                        std::int64_t end, const AttentionPart& out, std::byte* scratch);
+    void (*attend_part)(const AttentionShape& shape, const KvLayer& layer, const AttentionItem& item,
+                        std::int64_t first, std::int64_t end, const AttentionPart& out, std::byte* scratch);
     // into = into joined with the next part, for `num_rows` (query, head) rows; parts are folded in ascending order.
-    void (*fold_part)(std::int64_t head_dim, std::int64_t num_rows, const AttentionPart& into, const AttentionPart& part);
+    void (*fold_part)(std::int64_t head_dim, std::int64_t num_rows, const AttentionPart& into,
+                      const AttentionPart& part);
     // Divide by the totals: row query * heads_per_kv + head goes to y + query * y_stride + head * head_dim.
     void (*finish_part)(const AttentionShape& shape, const AttentionPart& part, std::int64_t num_queries, float* y,
                         std::int64_t y_stride);

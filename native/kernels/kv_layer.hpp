@@ -33,7 +33,9 @@ struct KvLayer {
     std::int64_t plane_bytes() const { return block_size * head_dim * element_bytes(format); }
     std::int64_t scale_bytes() const { return format == KvFormat::int8 ? block_size * 4 : 0; }
     std::int64_t head_bytes() const { return 2 * plane_bytes() + 2 * scale_bytes(); }
-    std::byte* keys(std::int64_t block, std::int64_t head) const { return base + block * block_bytes + head * head_bytes(); }
+    std::byte* keys(std::int64_t block, std::int64_t head) const {
+        return base + block * block_bytes + head * head_bytes();
+    }
     std::byte* values(std::int64_t block, std::int64_t head) const { return keys(block, head) + plane_bytes(); }
     float* key_scales(std::int64_t block, std::int64_t head) const {
         return reinterpret_cast<float*>(keys(block, head) + 2 * plane_bytes());

@@ -60,8 +60,10 @@ template <typename L>
 void write_key(const KvLayer& layer, std::int64_t block, std::int64_t offset, std::int64_t head, const float* key) {
     std::byte* const keys = layer.keys(block, head);
     switch (layer.format) {
-        case KvFormat::f32: return write_float_key<L>(layer, reinterpret_cast<float*>(keys) + offset, key);
-        case KvFormat::bf16: return write_float_key<L>(layer, reinterpret_cast<std::uint16_t*>(keys) + offset, key);
+        case KvFormat::f32:
+            return write_float_key<L>(layer, reinterpret_cast<float*>(keys) + offset, key);
+        case KvFormat::bf16:
+            return write_float_key<L>(layer, reinterpret_cast<std::uint16_t*>(keys) + offset, key);
         case KvFormat::int8:
             layer.key_scales(block, head)[offset] =
                 write_int8_key<L>(layer, reinterpret_cast<std::int8_t*>(keys) + offset, key);
@@ -74,7 +76,8 @@ void write_value(const KvLayer& layer, std::int64_t block, std::int64_t offset, 
     const std::int64_t at = offset * layer.head_dim;
     std::int32_t sum = 0;
     switch (layer.format) {
-        case KvFormat::f32: return store_elements<L>(reinterpret_cast<float*>(values) + at, value, layer.head_dim);
+        case KvFormat::f32:
+            return store_elements<L>(reinterpret_cast<float*>(values) + at, value, layer.head_dim);
         case KvFormat::bf16:
             return store_elements<L>(reinterpret_cast<std::uint16_t*>(values) + at, value, layer.head_dim);
         case KvFormat::int8:

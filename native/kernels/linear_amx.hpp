@@ -22,11 +22,11 @@ constexpr std::int64_t kGroupsBehind = 2;
 
 // Memory of a call, cut from its scratch.
 struct AmxScratch {
-    std::uint8_t* codes;          // [steps][64], signed
-    float* scales;                // [groups][16]
-    std::int32_t* corrections;    // [groups][16]
-    std::int32_t* totals;         // [slots][16 rows][16 outputs]
-    QuantizedRows last_rows;      // 16 rows: the last ones, and zeros
+    std::uint8_t* codes;        // [steps][64], signed
+    float* scales;              // [groups][16]
+    std::int32_t* corrections;  // [groups][16]
+    std::int32_t* totals;       // [slots][16 rows][16 outputs]
+    QuantizedRows last_rows;    // 16 rows: the last ones, and zeros
 };
 
 // Cuts memory into pieces that start on cache lines, and counts them.
@@ -146,10 +146,14 @@ inline std::int32_t* totals_of(const AmxScratch& panel, std::int64_t slot) {
     const std::int64_t slot = group % kAmxSlots;
     std::int32_t* totals = totals_of(panel, slot);
     switch (slot) {
-        case 0: return multiply_group<0>(x.codes, x.padded, panel.codes, first, end, quads, totals);
-        case 1: return multiply_group<1>(x.codes, x.padded, panel.codes, first, end, quads, totals);
-        case 2: return multiply_group<2>(x.codes, x.padded, panel.codes, first, end, quads, totals);
-        default: return multiply_group<3>(x.codes, x.padded, panel.codes, first, end, quads, totals);
+        case 0:
+            return multiply_group<0>(x.codes, x.padded, panel.codes, first, end, quads, totals);
+        case 1:
+            return multiply_group<1>(x.codes, x.padded, panel.codes, first, end, quads, totals);
+        case 2:
+            return multiply_group<2>(x.codes, x.padded, panel.codes, first, end, quads, totals);
+        default:
+            return multiply_group<3>(x.codes, x.padded, panel.codes, first, end, quads, totals);
     }
 }
 

@@ -53,7 +53,8 @@ inline bool can_stay_stored(const PackedWeight& weight) {
 
 template <typename D>
 StoredOperands stored_operands(const StoredTile<D>& tile) {
-    const std::uint16_t* scales = static_cast<const std::uint16_t*>(tile.weight.scales) + tile.first_scale * kTileOutputs;
+    const std::uint16_t* scales =
+        static_cast<const std::uint16_t*>(tile.weight.scales) + tile.first_scale * kTileOutputs;
     return {tile.codes, scales, D::centre(tile.weight.bits) - tile.middle()};
 }
 
@@ -129,9 +130,8 @@ inline void add_octet_groups(const Operands& tile, const QuantizedRows& x, Group
 
 // One group of half an octet, the first or the second.
 template <typename D, int stored, int code_bits, int first, typename Operands, int rows>
-[[gnu::always_inline]] inline void add_quad_group(const Operands& tile, const QuantizedRows& x,
-                                                  std::int64_t index, std::int64_t group,
-                                                  typename D::Lanes::F (&sums)[rows]) {
+[[gnu::always_inline]] inline void add_quad_group(const Operands& tile, const QuantizedRows& x, std::int64_t index,
+                                                  std::int64_t group, typename D::Lanes::F (&sums)[rows]) {
     typename D::Totals totals[rows];
     start_totals<D>(tile, x, index, group, totals);
     D::template dot<stored, code_bits, first, first + 4>(tile.codes + index / 2 * octet_bytes(stored),

@@ -38,21 +38,21 @@ enum class ScaleFormat : std::int32_t { f16, bf16, f32 };
 struct PackedWeight {
     std::int32_t bits = 0;
     std::int64_t outputs = 0, inputs = 0;
-    std::int64_t tiles = 0;             // ceil(outputs / 16)
-    std::int64_t group = 0;             // inputs between float rescales
-    std::int64_t groups = 0;            // ceil(inputs / group)
+    std::int64_t tiles = 0;   // ceil(outputs / 16)
+    std::int64_t group = 0;   // inputs between float rescales
+    std::int64_t groups = 0;  // ceil(inputs / group)
     std::int64_t groups_per_scale = 1;
-    std::int64_t scale_groups = 0;      // ceil(groups / groups_per_scale)
+    std::int64_t scale_groups = 0;  // ceil(groups / groups_per_scale)
     ScaleFormat scale_format = ScaleFormat::f16;
-    const std::uint8_t* codes = nullptr;   // [tiles][tile_bytes]
+    const std::uint8_t* codes = nullptr;  // [tiles][tile_bytes]
     std::int64_t tile_bytes = 0;
-    const void* scales = nullptr;          // [tiles][scale_groups][16] in scale_format
-    const std::uint8_t* zeros = nullptr;   // [tiles][scale_groups][16], unsigned like the codes; null: all 2^(bits-1)
+    const void* scales = nullptr;         // [tiles][scale_groups][16] in scale_format
+    const std::uint8_t* zeros = nullptr;  // [tiles][scale_groups][16], unsigned like the codes; null: all 2^(bits-1)
 };
 
 constexpr std::int64_t kTileOutputs = 16;
 constexpr std::int64_t kStepInputs = 4;
-constexpr std::int64_t kStepBytes = 64;   // unpacked
+constexpr std::int64_t kStepBytes = 64;  // unpacked
 
 // A dense matrix [outputs, inputs] for float activations: tiles of 16 outputs, input after input,
 // [tiles][inputs][16]. y = 0; for k ascending: y = fma(x[k], w[k], y).

@@ -14,7 +14,8 @@ namespace octavo {
 namespace {
 
 constexpr float kHighestCode = 127.0f;
-constexpr float kSmallestScale = 1.17549435e-38f;  // the smallest normal float: results must not depend on flush-to-zero
+constexpr float kSmallestScale =
+    1.17549435e-38f;  // the smallest normal float: results must not depend on flush-to-zero
 
 struct Int8Grid {
     float scale;

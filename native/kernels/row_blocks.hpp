@@ -13,9 +13,8 @@ void for_row_blocks(std::int64_t num_rows, const Block& block) {
     for (; row + most <= num_rows; row += most) block.template operator()<most>(row);
     if constexpr (most > 1) {
         if (row < num_rows) {
-            for_row_blocks<most - 1>(num_rows - row, [&]<int rows>(std::int64_t first) {
-                block.template operator()<rows>(row + first);
-            });
+            for_row_blocks<most - 1>(
+                num_rows - row, [&]<int rows>(std::int64_t first) { block.template operator()<rows>(row + first); });
         }
     }
 }

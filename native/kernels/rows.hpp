@@ -38,13 +38,20 @@ struct QuantizedRows {
     std::int64_t features = 0;  // a row may be quantized piece by piece; the piece that ends here zeroes the padding
 
     QuantizedRows from(std::int64_t first_row) const {
-        return {codes + first_row * padded, scales + first_row * groups, sums + first_row * groups,
-                padded, groups, group, features};
+        return {codes + first_row * padded,
+                scales + first_row * groups,
+                sums + first_row * groups,
+                padded,
+                groups,
+                group,
+                features};
     }
 };
 
 constexpr std::int64_t kFeatureMultiple = 64;
 
-constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace octavo

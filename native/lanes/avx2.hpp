@@ -57,7 +57,9 @@ struct Avx2 {
         return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
     }
 
-    static F load_bf16(const std::uint16_t* p) { return {widen_bf16(load_8_words(p)), widen_bf16(load_8_words(p + 8))}; }
+    static F load_bf16(const std::uint16_t* p) {
+        return {widen_bf16(load_8_words(p)), widen_bf16(load_8_words(p + 8))};
+    }
     static F load_f16(const std::uint16_t* p) {
         return {_mm256_cvtph_ps(load_8_words(p)), _mm256_cvtph_ps(load_8_words(p + 8))};
     }
@@ -101,9 +103,7 @@ private:
         return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     }
     static __m128i load_8_bytes(const std::int8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
-    static __m128i load_8_words(const std::uint16_t* p) {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    }
+    static __m128i load_8_words(const std::uint16_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
     static __m256 widen_bf16(__m128i words) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
     }

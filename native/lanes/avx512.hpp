@@ -27,9 +27,7 @@ struct Avx512 {
     static F max(F a, F b) { return _mm512_max_ps(a, b); }
     static F min(F a, F b) { return _mm512_min_ps(a, b); }
     static F sqrt(F v) { return _mm512_sqrt_ps(v); }
-    static F where_at_least(F x, F low, F v) {
-        return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), v);
-    }
+    static F where_at_least(F x, F low, F v) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), v); }
     static float sum(F v) {
         const __m256 eight = _mm256_add_ps(low_half(v), high_half(v));
         const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

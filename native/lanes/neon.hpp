@@ -68,9 +68,8 @@ struct Neon {
         return each([&](int i) { return larger(a.quarter[i], b.quarter[i]); });
     }
     static F min(F a, F b) {
-        return each([&](int i) {
-            return vbslq_f32(vcltq_f32(a.quarter[i], b.quarter[i]), a.quarter[i], b.quarter[i]);
-        });
+        return each(
+            [&](int i) { return vbslq_f32(vcltq_f32(a.quarter[i], b.quarter[i]), a.quarter[i], b.quarter[i]); });
     }
     static F sqrt(F v) {
         return each([&](int i) { return vsqrtq_f32(v.quarter[i]); });
@@ -140,9 +139,8 @@ struct Neon {
         return int_each([&](int i) { return vmulq_s32(a.quarter[i], b.quarter[i]); });
     }
     static F power_of_two(I n) {
-        return each([&](int i) {
-            return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n.quarter[i], vdupq_n_s32(127)), 23));
-        });
+        return each(
+            [&](int i) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n.quarter[i], vdupq_n_s32(127)), 23)); });
     }
 
 private:

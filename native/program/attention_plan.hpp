@@ -30,9 +30,7 @@ struct AttentionPlan {
     std::vector<PlannedItem> items;
     std::vector<std::int32_t> item_of_part;  // filled where split
 
-    std::int64_t num_tasks() const {
-        return static_cast<std::int64_t>(split ? item_of_part.size() : items.size());
-    }
+    std::int64_t num_tasks() const { return static_cast<std::int64_t>(split ? item_of_part.size() : items.size()); }
 };
 
 // The plans of a step, one for each window in use.

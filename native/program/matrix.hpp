@@ -12,7 +12,7 @@ struct Matrix {
     const PackedWeight* packed = nullptr;  // one of the two
     const DenseWeight* dense = nullptr;
     std::int64_t num_bytes = 0;
-    std::shared_ptr<const void> owner;     // keeps the memory
+    std::shared_ptr<const void> owner;  // keeps the memory
 
     std::int64_t outputs() const { return packed ? packed->outputs : dense->outputs; }
     std::int64_t inputs() const { return packed ? packed->inputs : dense->inputs; }

@@ -20,7 +20,9 @@ class ReadJob final : public Job {
 public:
     explicit ReadJob(std::int64_t num_bytes) : memory_(static_cast<std::size_t>(num_bytes)) {}
     std::int64_t num_phases() const override { return 1; }
-    std::int64_t num_tasks(std::int64_t) const override { return static_cast<std::int64_t>(memory_.num_bytes()) / kTaskBytes; }
+    std::int64_t num_tasks(std::int64_t) const override {
+        return static_cast<std::int64_t>(memory_.num_bytes()) / kTaskBytes;
+    }
     void run_task(std::int64_t, std::int64_t task, int) override {
         const auto* words = reinterpret_cast<const std::uint64_t*>(memory_.data() + task * kTaskBytes);
         std::uint64_t sums[8] = {};
@@ -42,9 +44,14 @@ private:
 class DotJob final : public Job {
 public:
     DotJob(const Kernels& kernels, int num_threads)
-        : kernels_(kernels), num_threads_(num_threads), codes_(kOutputs * kInputs / 2), scales_(kOutputs * 8, 0x3c00),
+        : kernels_(kernels),
+          num_threads_(num_threads),
+          codes_(kOutputs * kInputs / 2),
+          scales_(kOutputs * 8, 0x3c00),
           scratch_(static_cast<std::size_t>(num_threads) * kernels.scratch_bytes(kInputs, 64, 1, 1) + 4096),
-          x_(kRows * kInputs, 3), x_scales_(kRows * 8, 1.0f), x_sums_(kRows * 8, 192),
+          x_(kRows * kInputs, 3),
+          x_scales_(kRows * 8, 1.0f),
+          x_sums_(kRows * 8, 192),
           y_(static_cast<std::size_t>(num_threads) * kRows * kOutputs) {
         weight_.bits = 4;
         weight_.outputs = kOutputs;
@@ -63,8 +70,9 @@ public:
         QuantizedRows x{x_.data(), x_scales_.data(), x_sums_.data(), kInputs, 8, 64, kInputs};
         const auto scratch_bytes = kernels_.scratch_bytes(kInputs, 64, 1, 1);
         float* y = y_.data() + static_cast<std::int64_t>(thread) * kRows * kOutputs;
-        kernels_.packed_linear(weight_, x, kRows, 0, weight_.tiles, {y, kOutputs},
-                               reinterpret_cast<std::byte*>(scratch_.data()) + static_cast<std::size_t>(thread) * scratch_bytes);
+        kernels_.packed_linear(
+            weight_, x, kRows, 0, weight_.tiles, {y, kOutputs},
+            reinterpret_cast<std::byte*>(scratch_.data()) + static_cast<std::size_t>(thread) * scratch_bytes);
     }
     double operations() const { return 2.0 * kRows * kOutputs * kInputs * kTasks * num_threads_; }
 

@@ -9,7 +9,8 @@ namespace octavo {
 namespace {
 
 std::int64_t now_nanoseconds() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
 std::int64_t part_floats(std::int64_t rows, std::int64_t head_dim) { return rows * (head_dim + 2); }
@@ -20,7 +21,9 @@ std::int64_t part_floats(std::int64_t rows, std::int64_t head_dim) { return rows
 
 Program::Program(std::shared_ptr<ThreadTeam> team, const Kernels& kernels, std::shared_ptr<KvStore> kv,
                  std::int64_t max_rows, std::int64_t max_logit_rows, std::int64_t experts_per_token)
-    : team_(std::move(team)), kv_(std::move(kv)), values_(max_rows, max_logit_rows, experts_per_token),
+    : team_(std::move(team)),
+      kv_(std::move(kv)),
+      values_(max_rows, max_logit_rows, experts_per_token),
       experts_per_token_(experts_per_token) {
     context_ = {&kernels, team_->num_threads(), kv_.get(), &values_, &ropes_, &plans_, &routing_};
 }
@@ -71,7 +74,8 @@ void Program::set_block_table(std::int64_t sequence_id, std::int64_t first_index
         throw std::out_of_range("a block table has no gaps: it holds " + std::to_string(table.size()) + " blocks");
     }
     for (const std::int32_t block : blocks) {
-        if (block < 0 || block >= kv_->num_blocks()) throw std::out_of_range("there is no block " + std::to_string(block));
+        if (block < 0 || block >= kv_->num_blocks())
+            throw std::out_of_range("there is no block " + std::to_string(block));
     }
     table.resize(static_cast<std::size_t>(first_index));
     table.insert(table.end(), blocks.begin(), blocks.end());
@@ -90,7 +94,8 @@ const std::vector<std::int32_t>& Program::table_of(const ChunkSpec& chunk) const
 
 void Program::check(const std::vector<ChunkSpec>& chunks) const {
     const std::int64_t rows = step_.num_rows();
-    if (rows > values_.max_rows(Domain::tokens)) refuse("a step has at most " + std::to_string(values_.max_rows(Domain::tokens)) + " tokens");
+    if (rows > values_.max_rows(Domain::tokens))
+        refuse("a step has at most " + std::to_string(values_.max_rows(Domain::tokens)) + " tokens");
     if (step_.num_logit_rows() > values_.max_rows(Domain::logits)) {
         refuse("a step has at most " + std::to_string(values_.max_rows(Domain::logits)) + " rows of logits");
     }
@@ -105,7 +110,8 @@ void Program::check(const std::vector<ChunkSpec>& chunks) const {
         if (highest >= ropes_.num_positions(table)) refuse("a rotation lacks position " + std::to_string(highest));
     }
     for (const std::int32_t token : step_.tokens) {
-        if (token < 0 || token >= step_.vocabulary) refuse("token " + std::to_string(token) + " is outside the vocabulary");
+        if (token < 0 || token >= step_.vocabulary)
+            refuse("token " + std::to_string(token) + " is outside the vocabulary");
     }
     for (const std::int32_t row : step_.logit_rows) {
         if (row < 0 || row >= rows) refuse("logit row " + std::to_string(row) + " is outside the step");

@@ -20,8 +20,8 @@ struct ChunkSpec {
 class Program final : private Job {
 public:
     // `experts_per_token`: the most that any layer uses; 0 without mixtures of experts.
-    Program(std::shared_ptr<ThreadTeam> team, const Kernels& kernels, std::shared_ptr<KvStore> kv, std::int64_t max_rows,
-            std::int64_t max_logit_rows, std::int64_t experts_per_token);
+    Program(std::shared_ptr<ThreadTeam> team, const Kernels& kernels, std::shared_ptr<KvStore> kv,
+            std::int64_t max_rows, std::int64_t max_logit_rows, std::int64_t experts_per_token);
 
     Values& values() { return values_; }
     RopeTables& ropes() { return ropes_; }
@@ -39,8 +39,8 @@ public:
 
     // Compute the step; `logits` float32 [logit rows, vocabulary]. Throws std::invalid_argument for more rows than planned,
     // positions without a block or a rotation, and a token outside the vocabulary; nothing has run then.
-    void run(std::vector<std::int32_t> tokens, const std::vector<ChunkSpec>& chunks, std::vector<std::int32_t> logit_rows,
-             float* logits, std::int64_t vocabulary);
+    void run(std::vector<std::int32_t> tokens, const std::vector<ChunkSpec>& chunks,
+             std::vector<std::int32_t> logit_rows, float* logits, std::int64_t vocabulary);
     // Seconds of each instruction in the last run with `timed`.
     void set_timed(bool timed) { timed_ = timed; }
     std::vector<double> seconds() const;

@@ -26,8 +26,12 @@ public:
         return tables_.at(static_cast<std::size_t>(table)).num_positions;
     }
     std::int64_t size() const { return static_cast<std::int64_t>(tables_.size()); }
-    const float* cos(std::int64_t table, std::int64_t position) const { return at(table).cos.data() + position * at(table).half; }
-    const float* sin(std::int64_t table, std::int64_t position) const { return at(table).sin.data() + position * at(table).half; }
+    const float* cos(std::int64_t table, std::int64_t position) const {
+        return at(table).cos.data() + position * at(table).half;
+    }
+    const float* sin(std::int64_t table, std::int64_t position) const {
+        return at(table).sin.data() + position * at(table).half;
+    }
 
 private:
     struct Table {

@@ -23,10 +23,16 @@ public:
     }
 
     // Entry `slot` of a row, slots in ascending order of expert.
-    std::int32_t& expert(std::int64_t row, std::int64_t slot, std::int64_t per_token) { return expert_[at(row, slot, per_token)]; }
-    float& weight(std::int64_t row, std::int64_t slot, std::int64_t per_token) { return weight_[at(row, slot, per_token)]; }
+    std::int32_t& expert(std::int64_t row, std::int64_t slot, std::int64_t per_token) {
+        return expert_[at(row, slot, per_token)];
+    }
+    float& weight(std::int64_t row, std::int64_t slot, std::int64_t per_token) {
+        return weight_[at(row, slot, per_token)];
+    }
     // Where the entry stands among the routed rows.
-    std::int64_t place(std::int64_t row, std::int64_t slot, std::int64_t per_token) const { return place_[at(row, slot, per_token)]; }
+    std::int64_t place(std::int64_t row, std::int64_t slot, std::int64_t per_token) const {
+        return place_[at(row, slot, per_token)];
+    }
     std::int64_t row_at(std::int64_t place) const { return row_[static_cast<std::size_t>(place)]; }
     std::int64_t first_of(std::int64_t expert) const { return first_of_[static_cast<std::size_t>(expert)]; }
 
@@ -34,8 +40,10 @@ public:
     void group(std::int64_t num_rows, std::int64_t num_experts, std::int64_t per_token) {
         const std::int64_t num_entries = num_rows * per_token;
         std::fill(first_of_.begin(), first_of_.end(), 0);
-        for (std::int64_t i = 0; i < num_entries; ++i) ++first_of_[static_cast<std::size_t>(expert_[static_cast<std::size_t>(i)]) + 1];
-        for (std::int64_t e = 0; e < num_experts; ++e) first_of_[static_cast<std::size_t>(e) + 1] += first_of_[static_cast<std::size_t>(e)];
+        for (std::int64_t i = 0; i < num_entries; ++i)
+            ++first_of_[static_cast<std::size_t>(expert_[static_cast<std::size_t>(i)]) + 1];
+        for (std::int64_t e = 0; e < num_experts; ++e)
+            first_of_[static_cast<std::size_t>(e) + 1] += first_of_[static_cast<std::size_t>(e)];
         next_.assign(first_of_.begin(), first_of_.end());
         for (std::int64_t i = 0; i < num_entries; ++i) {
             const std::int32_t place = next_[static_cast<std::size_t>(expert_[static_cast<std::size_t>(i)])]++;

@@ -13,12 +13,12 @@ struct ChunkView {
 };
 
 struct StepView {
-    std::vector<std::int32_t> tokens;        // [rows]
-    std::vector<std::int32_t> positions;     // [rows]
-    std::vector<std::int32_t> row_blocks;    // [rows]  block of the row's position
+    std::vector<std::int32_t> tokens;      // [rows]
+    std::vector<std::int32_t> positions;   // [rows]
+    std::vector<std::int32_t> row_blocks;  // [rows]  block of the row's position
     std::vector<ChunkView> chunks;
-    std::vector<std::int32_t> logit_rows;    // rows whose logits are wanted, ascending
-    float* logits = nullptr;                 // [logit rows, vocabulary]
+    std::vector<std::int32_t> logit_rows;  // rows whose logits are wanted, ascending
+    float* logits = nullptr;               // [logit rows, vocabulary]
     std::int64_t vocabulary = 0;
     std::int64_t step_number = 0;
 

@@ -26,8 +26,8 @@ std::int64_t Values::add_slot(std::int64_t bytes_per_row, Domain domain) {
 
 std::int64_t Values::add(const Value& value) {
     const Slot& slot = slots_.at(static_cast<std::size_t>(value.slot));
-    const std::int64_t needed = value.is_quantized() ? quantized_row_bytes(value.features, value.group)
-                                                     : float_row_bytes(value.features);
+    const std::int64_t needed =
+        value.is_quantized() ? quantized_row_bytes(value.features, value.group) : float_row_bytes(value.features);
     if (needed > slot.bytes_per_row) {
         throw std::invalid_argument("a row of " + std::to_string(needed) + " bytes does not fit a slot of " +
                                     std::to_string(slot.bytes_per_row));

@@ -81,8 +81,8 @@ void keep_until(double wanted, Candidates& kept, Measure measure) {
     for (const Candidate& each : kept) active.push_back({key_of(each.logit), measure(each)});
     const double above = narrow_to_cut(active, wanted);
     const Keyed cut = active.front();
-    std::int64_t num_left = num_tied_wanted(above, static_cast<double>(cut.measure), wanted,
-                                            static_cast<std::int64_t>(active.size()));
+    std::int64_t num_left =
+        num_tied_wanted(above, static_cast<double>(cut.measure), wanted, static_cast<std::int64_t>(active.size()));
     const auto is_outside = [&](const Candidate& each) {
         const std::uint32_t key = key_of(each.logit);
         return key < cut.key || (key == cut.key && num_left-- <= 0);
@@ -128,7 +128,8 @@ void take_highest(const RowScan& scan, std::int64_t count, Candidates& kept) {
 void take_weights_from(const RowScan& scan, const float* weights, float temperature, double lowest, Candidates& kept) {
     // A block is passed over only if its highest logit is clearly too low: a thousandth covers exp's rounding.
     const double bound = scan.highest + static_cast<double>(temperature) * (std::log(lowest) - 1e-3);
-    const float lowest_logit = bound > -std::numeric_limits<float>::max() ? std::nextafter(static_cast<float>(bound), -HUGE_VALF) : -HUGE_VALF;
+    const float lowest_logit =
+        bound > -std::numeric_limits<float>::max() ? std::nextafter(static_cast<float>(bound), -HUGE_VALF) : -HUGE_VALF;
     take_from(scan, lowest_logit, lowest, kept, [&](std::int64_t token) { return weights[token]; });
 }
 

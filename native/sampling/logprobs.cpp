@@ -25,13 +25,14 @@ std::vector<TokenLogprob> row_logprobs(const float* row, std::int64_t num_tokens
     const auto logprob_of = [&](float logit) {
         return static_cast<float>(static_cast<double>(logit) - static_cast<double>(scan.highest) - log_sum);
     };
-    const std::int64_t rank = 1 + kernels.count_greater(row, num_tokens, row[chosen]) +
-                              kernels.count_equal(row, chosen, row[chosen]);
+    const std::int64_t rank =
+        1 + kernels.count_greater(row, num_tokens, row[chosen]) + kernels.count_equal(row, chosen, row[chosen]);
     std::vector<TokenLogprob> found{{chosen, rank, logprob_of(row[chosen])}};
     if (count == 0) return found;
     Candidates& best = scratch.candidates;
     take_highest(scan, std::min(count, num_tokens), best);
-    std::stable_sort(best.begin(), best.end(), [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+    std::stable_sort(best.begin(), best.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
     for (const Candidate& each : best) {
         found.push_back({each.token, static_cast<std::int64_t>(found.size()), logprob_of(each.logit)});
     }

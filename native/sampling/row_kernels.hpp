@@ -11,7 +11,9 @@ namespace octavo {
 constexpr std::int64_t kScanBlock = 64;
 
 // Static, as all that units share in headers: a common copy might be the one compiled for the largest of them.
-static inline std::int64_t num_scan_blocks(std::int64_t num_tokens) { return (num_tokens + kScanBlock - 1) / kScanBlock; }
+static inline std::int64_t num_scan_blocks(std::int64_t num_tokens) {
+    return (num_tokens + kScanBlock - 1) / kScanBlock;
+}
 
 constexpr int kNumMassLevels = 4;
 

@@ -31,15 +31,16 @@ struct RowKernelsOver {
         return L::sum(ordered) != static_cast<float>(kLanes);
     }
 
-    [[gnu::flatten]] static void weigh(const float* x, std::int64_t num_tokens, float highest, float temperature, float* weights,
-                      double* masses) {
+    [[gnu::flatten]] static void weigh(const float* x, std::int64_t num_tokens, float highest, float temperature,
+                                       float* weights, double* masses) {
         const F top = L::set(highest), scale = L::set(temperature);
         std::int64_t i = 0;
         for (; i + kLanes <= num_tokens; i += kLanes) {
             L::store(weights + i, exp<L>(L::div(L::sub(L::load(x + i), top), scale)));
         }
         const int rest = static_cast<int>(num_tokens - i);
-        if (rest > 0) L::store_partial(weights + i, exp<L>(L::div(L::sub(L::load_partial(x + i, rest), top), scale)), rest);
+        if (rest > 0)
+            L::store_partial(weights + i, exp<L>(L::div(L::sub(L::load_partial(x + i, rest), top), scale)), rest);
         for (std::int64_t block = 0; block < num_scan_blocks(num_tokens); ++block) {
             const std::int64_t first = block * kScanBlock;
             const std::int64_t left = num_tokens - first;
@@ -48,7 +49,7 @@ struct RowKernelsOver {
     }
 
     [[gnu::flatten]] static void mass_from_levels(const float* weights, std::int64_t num_tokens, const float* levels,
-                                                double* masses) {
+                                                  double* masses) {
         F sums[kNumMassLevels], lowest[kNumMassLevels];
         for (int j = 0; j < kNumMassLevels; ++j) {
             sums[j] = L::zero();

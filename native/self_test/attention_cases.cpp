@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "self_test/cases.hpp"
 #include "self_test/case_numbers.hpp"
+#include "self_test/cases.hpp"
 
 namespace octavo {
 namespace {
@@ -11,9 +11,13 @@ namespace {
 class AttentionCase : public KernelCase {
 public:
     explicit AttentionCase(const AttentionCaseShape& s)
-        : shape_(s), rows_(s.queries * s.heads_per_kv), blocks_((s.positions + s.block_size - 1) / s.block_size),
-          numbers_(static_cast<std::uint64_t>(s.positions + s.head_dim)), q_(numbers_.values(rows_ * s.head_dim)),
-          keys_(numbers_.values(s.positions * s.head_dim)), values_(numbers_.values(s.positions * s.head_dim)) {
+        : shape_(s),
+          rows_(s.queries * s.heads_per_kv),
+          blocks_((s.positions + s.block_size - 1) / s.block_size),
+          numbers_(static_cast<std::uint64_t>(s.positions + s.head_dim)),
+          q_(numbers_.values(rows_ * s.head_dim)),
+          keys_(numbers_.values(s.positions * s.head_dim)),
+          values_(numbers_.values(s.positions * s.head_dim)) {
         layer_.block_size = s.block_size, layer_.head_dim = s.head_dim, layer_.format = s.format;
         layer_.num_kv_heads = 1;
         layer_.block_bytes = round_up(layer_.head_bytes(), 64);
@@ -27,10 +31,11 @@ public:
     std::string name() const override {
         const char* formats[] = {"f32", "bf16", "int8"};
         const auto text = [](auto number) { return std::to_string(number); };
-        return std::string("attention ") + formats[static_cast<int>(shape_.format)] + " heads=" +
-               text(shape_.heads_per_kv) + " head_dim=" + text(shape_.head_dim) + " block=" + text(shape_.block_size) +
-               " positions=" + text(shape_.positions) + " queries=" + text(shape_.queries) + " window=" +
-               text(shape_.window) + " softcap=" + text(shape_.softcap);
+        return std::string("attention ") + formats[static_cast<int>(shape_.format)] +
+               " heads=" + text(shape_.heads_per_kv) + " head_dim=" + text(shape_.head_dim) +
+               " block=" + text(shape_.block_size) + " positions=" + text(shape_.positions) +
+               " queries=" + text(shape_.queries) + " window=" + text(shape_.window) +
+               " softcap=" + text(shape_.softcap);
     }
     // The finished rows, then what was folded, with its maxima and totals.
     std::size_t answer_size() const override {
@@ -60,7 +65,11 @@ private:
     }
     // The last queries.
     AttentionItem item() const {
-        return {q_.data(), shape_.heads_per_kv * shape_.head_dim, shape_.queries, shape_.positions - shape_.queries, 0,
+        return {q_.data(),
+                shape_.heads_per_kv * shape_.head_dim,
+                shape_.queries,
+                shape_.positions - shape_.queries,
+                0,
                 block_table_.data()};
     }
     void write(const Kernels& kernels, std::int64_t position) const {

@@ -10,8 +10,9 @@ constexpr ScaleFormat kScaleFormats[] = {ScaleFormat::f16, ScaleFormat::bf16, Sc
 // Every width, symmetric and not, few rows and many; groups of half an octet, of one, that AMX takes in one product or in
 // several, and that are a whole row with a tail.
 void add_packed(KernelCases& cases) {
-    const std::int64_t groups[][3] = {{16, 1, 80},   {32, 2, 172},  {32, 1, 200},       {64, 1, 576},      {64, 2, 320},
-                                      {128, 1, 576}, {192, 1, 576}, {kWholeRow, 1, 172}, {kWholeRow, 1, 448}};
+    const std::int64_t groups[][3] = {{16, 1, 80},   {32, 2, 172},        {32, 1, 200},
+                                      {64, 1, 576},  {64, 2, 320},        {128, 1, 576},
+                                      {192, 1, 576}, {kWholeRow, 1, 172}, {kWholeRow, 1, 448}};
     int turn = 0;
     for (const int bits : {2, 3, 4, 8}) {
         for (const bool has_zeros : {false, true}) {

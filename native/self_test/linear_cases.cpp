@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "kernels/linear_layout.hpp"
-#include "self_test/cases.hpp"
 #include "self_test/case_numbers.hpp"
+#include "self_test/cases.hpp"
 
 namespace octavo {
 namespace {
@@ -50,8 +50,8 @@ std::string packed_name(const PackedCaseShape& s) {
     const char* formats[] = {"f16", "bf16", "f32"};
     return "packed_linear bits=" + std::to_string(s.bits) + " zeros=" + std::to_string(s.has_zeros) +
            " scales=" + formats[static_cast<int>(s.scale_format)] + " group=" + std::to_string(s.group) + "x" +
-           std::to_string(s.groups_per_scale) + " outputs=" + std::to_string(s.outputs) + " inputs=" +
-           std::to_string(s.inputs) + " rows=" + std::to_string(s.rows);
+           std::to_string(s.groups_per_scale) + " outputs=" + std::to_string(s.outputs) +
+           " inputs=" + std::to_string(s.inputs) + " rows=" + std::to_string(s.rows);
 }
 
 class PackedCase : public KernelCase {

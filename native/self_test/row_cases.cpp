@@ -3,8 +3,8 @@
 #include <cstring>
 #include <limits>
 
-#include "self_test/cases.hpp"
 #include "self_test/case_numbers.hpp"
+#include "self_test/cases.hpp"
 
 namespace octavo {
 namespace {
@@ -18,9 +18,14 @@ public:
         : features_(features),
           padded_(round_up(features, kFeatureMultiple)),
           groups_((features + kCaseGroup - 1) / kCaseGroup),
-          numbers_(static_cast<std::uint64_t>(features)), x_(numbers_.values(features)), y_(numbers_.values(features)),
-          angles_(numbers_.values(2 * features)), odd_(x_), codes_(static_cast<std::size_t>(padded_)),
-          scales_(static_cast<std::size_t>(groups_)), sums_(static_cast<std::size_t>(groups_)) {
+          numbers_(static_cast<std::uint64_t>(features)),
+          x_(numbers_.values(features)),
+          y_(numbers_.values(features)),
+          angles_(numbers_.values(2 * features)),
+          odd_(x_),
+          codes_(static_cast<std::size_t>(padded_)),
+          scales_(static_cast<std::size_t>(groups_)),
+          sums_(static_cast<std::size_t>(groups_)) {
         make_odd();
     }
     std::string name() const override { return "rows features=" + std::to_string(features_); }

@@ -1,8 +1,8 @@
 // Built with AVX2, FMA and F16C (x86-64-v3).
+#include "lanes/avx2.hpp"
 #include "kernel_units.hpp"
 #include "kernels/dot_avx2.hpp"
 #include "kernels/table.hpp"
-#include "lanes/avx2.hpp"
 
 namespace octavo {
 

@@ -1,8 +1,8 @@
 // Any processor: the definition that the other units must equal.
+#include "lanes/portable.hpp"
 #include "kernel_units.hpp"
 #include "kernels/dot_portable.hpp"
 #include "kernels/table.hpp"
-#include "lanes/portable.hpp"
 
 namespace octavo {
 

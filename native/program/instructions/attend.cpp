@@ -17,8 +17,12 @@ AttentionPart part_at(float* memory, std::int64_t num_rows, std::int64_t head_di
 class Attend final : public Instruction {
 public:
     Attend(std::string name, Value q, std::int64_t layer, AttentionShape shape, std::int64_t plan, Value out)
-        : Instruction(std::move(name), out.is_quantized() ? "attention + quantize" : "attention"), q_(q), layer_(layer),
-          shape_(shape), plan_(plan), out_{out} {}
+        : Instruction(std::move(name), out.is_quantized() ? "attention + quantize" : "attention"),
+          q_(q),
+          layer_(layer),
+          shape_(shape),
+          plan_(plan),
+          out_{out} {}
 
     std::int64_t num_tasks(const Context& context, const StepView&) const override {
         return (*context.plans)[plan_].num_tasks() * shape_.num_kv_heads;
@@ -67,7 +71,8 @@ private:
     void attend_part(const Context& context, const AttentionItem& item, std::int64_t part, const AttentionPart& out,
                      const Worker& worker) const {
         const std::int64_t last_seen = item.first_position + item.num_queries - 1;
-        const std::int64_t first_seen = shape_.window == 0 ? 0 : std::max<std::int64_t>(0, item.first_position - shape_.window + 1);
+        const std::int64_t first_seen =
+            shape_.window == 0 ? 0 : std::max<std::int64_t>(0, item.first_position - shape_.window + 1);
         const std::int64_t first = std::max(part * kKeyPart, first_seen / kKeyTile * kKeyTile);
         const std::int64_t end = std::min((part + 1) * kKeyPart, last_seen + 1);
         context.kernels->attend_part(shape_, context.kv->layer(layer_), item, first, end, out, worker.kernel_scratch);
@@ -90,7 +95,8 @@ private:
     // Each part is computed apart; whoever finishes an item's last one joins them, in order.
     void run_part(const Context& context, const StepView& step, const AttentionPlan& plan, std::int64_t place,
                   std::int64_t kv_head, const Worker& worker) const {
-        const PlannedItem& planned = plan.items[static_cast<std::size_t>(plan.item_of_part[static_cast<std::size_t>(place)])];
+        const PlannedItem& planned =
+            plan.items[static_cast<std::size_t>(plan.item_of_part[static_cast<std::size_t>(place)])];
         const std::int64_t num_rows = planned.num_queries * shape_.heads_per_kv();
         const std::int64_t part = place - planned.first_split;
         attend_part(context, item_of(context, step, planned, kv_head), planned.first_part + part,
@@ -106,7 +112,8 @@ private:
         finish(context, planned, kv_head, sum, worker.floats);
     }
 
-    AttentionPart split_part(const Context& context, std::int64_t place, std::int64_t kv_head, std::int64_t num_rows) const {
+    AttentionPart split_part(const Context& context, std::int64_t place, std::int64_t kv_head,
+                             std::int64_t num_rows) const {
         return part_at(context.plans->part_memory(place, kv_head), num_rows, shape_.head_dim);
     }
 

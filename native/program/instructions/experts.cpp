@@ -25,8 +25,8 @@ protected:
     void run_row(const Context& context, const StepView&, std::int64_t row, const Worker& worker) const override {
         float* logits = worker.floats;
         const MatrixInput x = input_of(context, x_);
-        multiply(*context.kernels, spec_->router, x, row, 1, 0, spec_->router.tiles(), {logits, round_up(num_experts(), 16)},
-                 worker.kernel_scratch);
+        multiply(*context.kernels, spec_->router, x, row, 1, 0, spec_->router.tiles(),
+                 {logits, round_up(num_experts(), 16)}, worker.kernel_scratch);
         choose(*context.routing, row, logits);
     }
 
@@ -84,8 +84,10 @@ private:
 class GatherRouted final : public Instruction {
 public:
     GatherRouted(const std::string& name, Value x, SharedSpec spec, Value routed)
-        : Instruction(name + ".gather", routed.is_quantized() ? "gather + quantize" : "gather"), x_(x),
-          spec_(std::move(spec)), routed_{routed} {}
+        : Instruction(name + ".gather", routed.is_quantized() ? "gather + quantize" : "gather"),
+          x_(x),
+          spec_(std::move(spec)),
+          routed_{routed} {}
     std::int64_t num_tasks(const Context&, const StepView& step) const override {
         return ceil_div(num_routed(step), kRowsPerTask);
     }
@@ -118,7 +120,10 @@ class ExpertPhase : public Instruction {
 public:
     ExpertPhase(std::string name, std::string kind, SharedSpec spec, std::int64_t num_tiles, std::int64_t align,
                 std::int64_t num_buffers)
-        : Instruction(std::move(name), std::move(kind)), spec_(std::move(spec)), num_tiles_(num_tiles), align_(align),
+        : Instruction(std::move(name), std::move(kind)),
+          spec_(std::move(spec)),
+          num_tiles_(num_tiles),
+          align_(align),
           num_buffers_(num_buffers) {}
     std::int64_t num_tasks(const Context& context, const StepView&) const override {
         return spec_->num_experts() * cut(context).num_panels();
@@ -126,7 +131,8 @@ public:
     void run(const Context& context, const StepView&, std::int64_t task, const Worker& worker) const override {
         const LinearCut c = cut(context);
         const std::int64_t expert = task / c.num_panels(), panel = task % c.num_panels();
-        const std::int64_t first_tile = panel * c.panel_tiles, end_tile = std::min(first_tile + c.panel_tiles, num_tiles_);
+        const std::int64_t first_tile = panel * c.panel_tiles,
+                           end_tile = std::min(first_tile + c.panel_tiles, num_tiles_);
         const std::int64_t end = context.routing->first_of(expert + 1);
         for (std::int64_t row = context.routing->first_of(expert); row < end; row += kRowBlock) {
             run_block(context, expert, row, std::min(kRowBlock, end - row), first_tile, end_tile, worker);
@@ -145,7 +151,8 @@ protected:
     Cost cost_of(const StepShape& shape, const std::vector<const Matrix*>& matrices) const {
         const double rows = static_cast<double>(shape.num_rows * spec_->experts_per_token);
         Cost cost = linear_cost(matrices, rows);
-        for (const Matrix* matrix : matrices) cost.num_bytes += (num_used(shape) - 1) * static_cast<double>(matrix->num_bytes);
+        for (const Matrix* matrix : matrices)
+            cost.num_bytes += (num_used(shape) - 1) * static_cast<double>(matrix->num_bytes);
         return cost;
     }
     const ExpertsSpec& spec() const { return *spec_; }
@@ -172,7 +179,8 @@ public:
     ExpertGateUp(const std::string& name, SharedSpec spec, Value x, Value hidden)
         : ExpertPhase(name + ".gate_up", "experts gate/up + activation", spec, spec->mlps[0].gate.matrix.tiles(),
                       tiles_that_stay_together(hidden), 2),
-          x_(x), hidden_{hidden} {}
+          x_(x),
+          hidden_{hidden} {}
     Cost cost(const Context&, const StepShape& shape) const override {
         return cost_of(shape, {&spec().mlps[0].gate.matrix, &spec().mlps[0].up.matrix});
     }
@@ -188,14 +196,17 @@ protected:
         const std::int64_t features = features_of(mlp.gate.matrix, first_tile, end_tile);
         const Rows gate{worker.floats, width}, up{worker.floats + num_rows * width, width};
         const MatrixInput x = input_of(context, x_);
-        multiply(*context.kernels, mlp.gate.matrix, x, first_row, num_rows, first_tile, end_tile, gate, worker.kernel_scratch);
-        multiply(*context.kernels, mlp.up.matrix, x, first_row, num_rows, first_tile, end_tile, up, worker.kernel_scratch);
+        multiply(*context.kernels, mlp.gate.matrix, x, first_row, num_rows, first_tile, end_tile, gate,
+                 worker.kernel_scratch);
+        multiply(*context.kernels, mlp.up.matrix, x, first_row, num_rows, first_tile, end_tile, up,
+                 worker.kernel_scratch);
         for (std::int64_t row = 0; row < num_rows; ++row) {
             add_bias(*context.kernels, mlp.gate.bias, first, features, gate.row(row));
             add_bias(*context.kernels, mlp.up.bias, first, features, up.row(row));
             context.kernels->gated(gate.row(row), up.row(row), features, spec().activation);
             if (!hidden_.value.is_quantized()) {
-                std::copy(gate.row(row), gate.row(row) + features, context.values->rows(hidden_.value).row(first_row + row) + first);
+                std::copy(gate.row(row), gate.row(row) + features,
+                          context.values->rows(hidden_.value).row(first_row + row) + first);
             }
             hidden_.finish(context, first_row + row, gate.row(row), features, first);
         }
@@ -209,8 +220,12 @@ private:
 class ExpertDown final : public ExpertPhase {
 public:
     ExpertDown(const std::string& name, SharedSpec spec, Value hidden, Value y)
-        : ExpertPhase(name + ".down", "experts down", spec, spec->mlps[0].down.matrix.tiles(), 1, 1), hidden_(hidden), y_(y) {}
-    Cost cost(const Context&, const StepShape& shape) const override { return cost_of(shape, {&spec().mlps[0].down.matrix}); }
+        : ExpertPhase(name + ".down", "experts down", spec, spec->mlps[0].down.matrix.tiles(), 1, 1),
+          hidden_(hidden),
+          y_(y) {}
+    Cost cost(const Context&, const StepShape& shape) const override {
+        return cost_of(shape, {&spec().mlps[0].down.matrix});
+    }
     std::string weights() const override {
         return std::to_string(spec().num_experts()) + " x " + describe(spec().mlps[0].down.matrix);
     }
@@ -221,10 +236,11 @@ protected:
         const BiasedMatrix& down = spec().mlps[static_cast<std::size_t>(expert)].down;
         const std::int64_t first = first_tile * kTileOutputs;
         const Rows y = context.values->rows(y_).from(first_row, first);
-        multiply(*context.kernels, down.matrix, input_of(context, hidden_), first_row, num_rows, first_tile, end_tile, y,
-                 worker.kernel_scratch);
+        multiply(*context.kernels, down.matrix, input_of(context, hidden_), first_row, num_rows, first_tile, end_tile,
+                 y, worker.kernel_scratch);
         const std::int64_t features = features_of(down.matrix, first_tile, end_tile);
-        for (std::int64_t row = 0; row < num_rows; ++row) add_bias(*context.kernels, down.bias, first, features, y.row(row));
+        for (std::int64_t row = 0; row < num_rows; ++row)
+            add_bias(*context.kernels, down.bias, first, features, y.row(row));
     }
 
 private:

@@ -95,7 +95,11 @@ class LinearGated final : public Instruction {
 public:
     LinearGated(std::string name, Value x, BiasedMatrix gate, BiasedMatrix up, ActivationKind activation, Value out)
         : Instruction(std::move(name), out.is_quantized() ? "gate/up + activation + quantize" : "gate/up + activation"),
-          x_(x), gate_(std::move(gate)), up_(std::move(up)), activation_(activation), out_{out},
+          x_(x),
+          gate_(std::move(gate)),
+          up_(std::move(up)),
+          activation_(activation),
+          out_{out},
           align_(out.is_quantized() ? std::lcm(out.group, kTileOutputs) / kTileOutputs : 1) {}
     std::int64_t num_tasks(const Context& context, const StepView& step) const override {
         return cut(context, step).num_tasks();
@@ -106,9 +110,8 @@ public:
         const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
         const std::int64_t features = num_features(gate_.matrix, c.first_tile(task), c.end_tile(task));
         const std::int64_t width = c.panel_tiles * kTileOutputs;
-        const Rows gate = out_.value.is_quantized()
-                              ? Rows{worker.floats, width}
-                              : context.values->rows(out_.value).from(c.first_row(task), first);
+        const Rows gate = out_.value.is_quantized() ? Rows{worker.floats, width}
+                                                    : context.values->rows(out_.value).from(c.first_row(task), first);
         const Rows up{worker.floats + c.row_block * width, width};
         for (const auto& [matrix, y] : {std::pair{&gate_.matrix, gate}, std::pair{&up_.matrix, up}}) {
             multiply(*context.kernels, *matrix, x, c.first_row(task), rows, c.first_tile(task), c.end_tile(task), y,
@@ -201,7 +204,8 @@ std::string describe(const Matrix& matrix) {
     if (matrix.packed) {
         const std::int64_t group = matrix.packed->group * matrix.packed->groups_per_scale;
         const std::string scales = group >= matrix.inputs() ? " per channel" : " group " + std::to_string(group);
-        return "int" + std::to_string(matrix.packed->bits) + (matrix.packed->zeros ? " asymmetric" : "") + scales + shape;
+        return "int" + std::to_string(matrix.packed->bits) + (matrix.packed->zeros ? " asymmetric" : "") + scales +
+               shape;
     }
     static constexpr const char* names[] = {"float32", "bfloat16", "float16"};
     return names[static_cast<std::int32_t>(matrix.dense->format)] + shape;

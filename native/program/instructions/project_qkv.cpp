@@ -10,7 +10,10 @@ namespace {
 class ProjectQkv final : public Instruction {
 public:
     ProjectQkv(std::string name, Value x, QkvProjection projection, Value q_out)
-        : Instruction(std::move(name), "qkv + rope + kv write"), x_(x), p_(std::move(projection)), q_out_(q_out),
+        : Instruction(std::move(name), "qkv + rope + kv write"),
+          x_(x),
+          p_(std::move(projection)),
+          q_out_(q_out),
           align_(std::lcm(p_.shape.head_dim, kTileOutputs) / kTileOutputs) {}
 
     std::int64_t num_tasks(const Context& context, const StepView& step) const override {
@@ -18,7 +21,8 @@ public:
     }
 
     void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
-        const std::int64_t q_tasks = cut(context, step, p_.q).num_tasks(), k_tasks = cut(context, step, p_.k).num_tasks();
+        const std::int64_t q_tasks = cut(context, step, p_.q).num_tasks(),
+                           k_tasks = cut(context, step, p_.k).num_tasks();
         if (task < q_tasks) {
             run_queries(context, step, task, worker);
         } else if (task < q_tasks + k_tasks) {
@@ -57,22 +61,22 @@ private:
         const LinearCut c = cut(context, step, p_.k);
         const Rows y{worker.floats, c.panel_tiles * kTileOutputs};
         const std::int64_t features = project(context, c, task, p_.k, y, worker);
-        for_each_head(step, c, task, features, [&](std::int64_t row, std::int64_t position, std::int64_t first,
-                                                   std::int64_t head) {
-            float* key = y.row(row - c.first_row(task)) + first;
-            norm_and_rotate(context, p_.k_norm, position, key);
-            store(context, step, row, position, head, key, nullptr);
-        });
+        for_each_head(step, c, task, features,
+                      [&](std::int64_t row, std::int64_t position, std::int64_t first, std::int64_t head) {
+                          float* key = y.row(row - c.first_row(task)) + first;
+                          norm_and_rotate(context, p_.k_norm, position, key);
+                          store(context, step, row, position, head, key, nullptr);
+                      });
     }
 
     void run_values(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const {
         const LinearCut c = cut(context, step, p_.v);
         const Rows y{worker.floats, c.panel_tiles * kTileOutputs};
         const std::int64_t features = project(context, c, task, p_.v, y, worker);
-        for_each_head(step, c, task, features, [&](std::int64_t row, std::int64_t position, std::int64_t first,
-                                                   std::int64_t head) {
-            store(context, step, row, position, head, nullptr, y.row(row - c.first_row(task)) + first);
-        });
+        for_each_head(step, c, task, features,
+                      [&](std::int64_t row, std::int64_t position, std::int64_t first, std::int64_t head) {
+                          store(context, step, row, position, head, nullptr, y.row(row - c.first_row(task)) + first);
+                      });
     }
 
     // visit(row, position, first feature in the panel, head)
@@ -89,8 +93,8 @@ private:
     }
 
     // The product of one task into y; returns the number of features computed.
-    std::int64_t project(const Context& context, const LinearCut& c, std::int64_t task, const BiasedMatrix& matrix, Rows y,
-                         const Worker& worker) const {
+    std::int64_t project(const Context& context, const LinearCut& c, std::int64_t task, const BiasedMatrix& matrix,
+                         Rows y, const Worker& worker) const {
         const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
         const std::int64_t features = std::min(c.end_tile(task) * kTileOutputs, matrix.matrix.outputs()) - first;
         multiply(*context.kernels, matrix.matrix, input_of(context, x_), c.first_row(task), rows, c.first_tile(task),
@@ -101,7 +105,8 @@ private:
         return features;
     }
 
-    void norm_and_rotate(const Context& context, const HeadNormWeights& norm, std::int64_t position, float* head) const {
+    void norm_and_rotate(const Context& context, const HeadNormWeights& norm, std::int64_t position,
+                         float* head) const {
         if (!norm.weight.empty()) {
             context.kernels->rms_norm(head, norm.weight.data(), norm.eps, p_.shape.head_dim, head);
         }
@@ -113,8 +118,8 @@ private:
     void store(const Context& context, const StepView& step, std::int64_t row, std::int64_t position, std::int64_t head,
                const float* key, const float* value) const {
         const KvLayer& layer = context.kv->layer(p_.layer);
-        context.kernels->write_kv(layer, step.row_blocks[static_cast<std::size_t>(row)], position % layer.block_size, head,
-                                  key, value);
+        context.kernels->write_kv(layer, step.row_blocks[static_cast<std::size_t>(row)], position % layer.block_size,
+                                  head, key, value);
     }
 
     Value x_;

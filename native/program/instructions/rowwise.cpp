@@ -15,7 +15,9 @@ void copy_row(const float* from, std::int64_t features, float* to) {
 class Embed final : public RowwiseInstruction {
 public:
     Embed(std::string name, Matrix matrix, float multiplier, Value out)
-        : RowwiseInstruction(std::move(name), "embed", out.domain), matrix_(std::move(matrix)), multiplier_(multiplier),
+        : RowwiseInstruction(std::move(name), "embed", out.domain),
+          matrix_(std::move(matrix)),
+          multiplier_(multiplier),
           out_(out) {}
     Cost cost(const Context&, const StepShape& shape) const override {
         return cost_of_rows(shape, 5.0 * features_of(out_), features_of(out_));
@@ -36,8 +38,11 @@ private:
 class RmsNorm final : public RowwiseInstruction {
 public:
     RmsNorm(std::string name, Value x, std::vector<float> weight, float eps, Value out)
-        : RowwiseInstruction(std::move(name), out.is_quantized() ? "norm + quantize" : "norm", out.domain), x_(x),
-          weight_(std::move(weight)), eps_(eps), out_{out} {}
+        : RowwiseInstruction(std::move(name), out.is_quantized() ? "norm + quantize" : "norm", out.domain),
+          x_(x),
+          weight_(std::move(weight)),
+          eps_(eps),
+          out_{out} {}
     Cost cost(const Context&, const StepShape& shape) const override {
         return cost_of_rows(shape, 4.0 * features_of(x_) + out_.bytes_per_row(), 4.0 * features_of(x_));
     }
@@ -149,7 +154,10 @@ private:
 class Gated final : public RowwiseInstruction {
 public:
     Gated(std::string name, Value gate, Value up, ActivationKind activation, Value out)
-        : RowwiseInstruction(std::move(name), "gated", out.domain), gate_(gate), up_(up), activation_(activation),
+        : RowwiseInstruction(std::move(name), "gated", out.domain),
+          gate_(gate),
+          up_(up),
+          activation_(activation),
           out_{out} {}
     Cost cost(const Context&, const StepShape& shape) const override {
         return cost_of_rows(shape, 8.0 * features_of(gate_) + out_.bytes_per_row(), 10.0 * features_of(gate_));

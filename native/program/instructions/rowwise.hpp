@@ -20,7 +20,8 @@ public:
     void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override;
 
 protected:
-    virtual void run_row(const Context& context, const StepView& step, std::int64_t row, const Worker& worker) const = 0;
+    virtual void run_row(const Context& context, const StepView& step, std::int64_t row,
+                         const Worker& worker) const = 0;
     Cost cost_of_rows(const StepShape& shape, double bytes_per_row, double operations_per_row) const {
         const double rows = static_cast<double>(rows_of(shape, domain_));
         return {rows * bytes_per_row, rows * operations_per_row};
@@ -54,7 +55,8 @@ std::unique_ptr<Instruction> make_norm(std::string name, Value x, std::vector<fl
 std::unique_ptr<Instruction> make_head_norm(std::string name, Value x, std::vector<float> weight, float eps);
 std::unique_ptr<Instruction> make_quantize(std::string name, Value x, Value out);
 std::unique_ptr<Instruction> make_rope(std::string name, Value x, std::int64_t rope, std::int64_t head_dim);
-std::unique_ptr<Instruction> make_write_kv(std::string name, Value k, Value v, std::int64_t layer, AttentionShape shape);
+std::unique_ptr<Instruction> make_write_kv(std::string name, Value k, Value v, std::int64_t layer,
+                                           AttentionShape shape);
 std::unique_ptr<Instruction> make_gated(std::string name, Value gate, Value up, ActivationKind activation, Value out);
 std::unique_ptr<Instruction> make_add(std::string name, Value x, Value y, Value out);
 std::unique_ptr<Instruction> make_gather(std::string name, Value x, Value out);

@@ -29,6 +29,8 @@ nb::list list_units() {
 }  // namespace
 
 NB_MODULE(_kernels, module) {
+    // What still lives when the interpreter ends is the interpreter's business, not a leak worth a page of text.
+    nb::set_leak_warnings(false);
     module.def("kernel_units", &list_units, "(name, needed features, runs here, why not) of each unit, slowest first.");
     module.def("best_unit", [] { return std::string(octavo::best_unit().name); });
     bind_attention(module);

@@ -193,7 +193,6 @@ def _native() -> dict[str, Any]:
         "units": units,
         "chosen_unit": chosen.name,
         "why": why,
-        "kernels": ["quantize_activations"],
     }
 
 

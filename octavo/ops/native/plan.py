@@ -72,7 +72,8 @@ def _slot_bytes(instructions: Sequence[Instruction], limits: StepLimits, experts
 def _attention_bytes(layers: Sequence[Attention]) -> int:
     heads_per_kv = max(layer.num_heads // layer.num_kv_heads for layer in layers)
     part_floats = _MOST_SPLIT_QUERIES * heads_per_kv * (max(layer.head_dim for layer in layers) + 2)
-    return _MOST_SPLIT_TASKS * max(layer.num_kv_heads for layer in layers) * (part_floats + 1) * _FLOAT
+    num_parts = _MOST_SPLIT_TASKS + max(layer.num_kv_heads for layer in layers)
+    return num_parts * (part_floats + 17) * _FLOAT
 
 
 def _thread_bytes(layers: Sequence[Attention], instructions: Sequence[Instruction]) -> int:

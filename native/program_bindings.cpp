@@ -113,11 +113,49 @@ void bind_running(nb::class_<Program>& type) {
 }  // namespace
 }  // namespace octavo
 
+namespace octavo {
+namespace {
+
+// Counts how often its tasks run; the longest phase has `num_tasks`, every third one none.
+class CountingJob final : public Job {
+public:
+    CountingJob(std::int64_t num_phases, std::int64_t num_tasks) : num_phases_(num_phases), num_tasks_(num_tasks) {}
+    std::int64_t num_phases() const override { return num_phases_; }
+    std::int64_t num_tasks(std::int64_t phase) const override { return phase % 3 == 2 ? 0 : num_tasks_ - phase % 2; }
+    void run_task(std::int64_t, std::int64_t, int) override { num_run.fetch_add(1, std::memory_order_relaxed); }
+    std::int64_t num_wanted() const {
+        std::int64_t wanted = 0;
+        for (std::int64_t phase = 0; phase < num_phases_; ++phase) wanted += num_tasks(phase);
+        return wanted;
+    }
+    std::atomic<std::int64_t> num_run{0};
+
+private:
+    std::int64_t num_phases_, num_tasks_;
+};
+
+// Runs jobs of 1, 2, ... `most_phases` phases in turn. Returns the first whose tasks had not all run once when `run`
+// returned, or -1.
+std::int64_t first_bad_job(ThreadTeam& team, std::int64_t num_jobs, std::int64_t most_phases, std::int64_t num_tasks) {
+    for (std::int64_t number = 0; number < num_jobs; ++number) {
+        CountingJob job(1 + number % most_phases, num_tasks);
+        team.run(job);
+        if (job.num_run.load() != job.num_wanted()) return number;
+    }
+    return -1;
+}
+
+}  // namespace
+}  // namespace octavo
+
 void bind_program(nb::module_& module) {
     using namespace octavo;
     nb::class_<ThreadTeam>(module, "ThreadTeam")
         .def(nb::init<int>(), nb::arg("num_threads"))
-        .def_prop_ro("num_threads", &ThreadTeam::num_threads);
+        .def_prop_ro("num_threads", &ThreadTeam::num_threads)
+        .def("first_bad_job", &first_bad_job, nb::arg("num_jobs"), nb::arg("most_phases"), nb::arg("num_tasks"),
+             nb::call_guard<nb::gil_scoped_release>(),
+             "For tests: the first job whose tasks did not all run once, or -1.");
     module.def("available_threads", &available_threads,
                "Threads worth having here: affinity, cut by the cgroup's quota.");
     nb::class_<AttentionShape>(module, "AttentionShape")

@@ -64,7 +64,7 @@ void ThreadTeam::run(Job& job) {
         phases_[phase].num_finished.store(0, std::memory_order_relaxed);
     }
     job_.store(&job, std::memory_order_relaxed);
-    const std::uint64_t number = Ticket::job(ticket_.load(std::memory_order_relaxed)) + 1;
+    const std::uint64_t number = Ticket::next_job(ticket_.load(std::memory_order_relaxed));
     ticket_.store(Ticket::make(number, first_open_phase(0)), std::memory_order_release);
     bell_.fetch_add(1, std::memory_order_release);
     if (num_asleep_.load() > 0) bell_.notify_all();
@@ -73,7 +73,7 @@ void ThreadTeam::run(Job& job) {
 
 std::int64_t ThreadTeam::first_open_phase(std::int64_t phase) const {
     while (phase < num_phases_ && phases_[phase].num_tasks.load(std::memory_order_relaxed) == 0) ++phase;
-    return phase;
+    return phase < num_phases_ ? phase : Ticket::kOver;
 }
 
 void ThreadTeam::take_part(std::uint64_t job_number, int thread) {
@@ -81,7 +81,7 @@ void ThreadTeam::take_part(std::uint64_t job_number, int thread) {
     for (;;) {
         std::uint64_t word = ticket_.load(std::memory_order_acquire);
         const std::int64_t phase = Ticket::phase(word), task = Ticket::task(word);
-        if (Ticket::job(word) != job_number || phase == num_phases_) return;
+        if (Ticket::job(word) != job_number || phase == Ticket::kOver) return;
         if (task >= phases_[phase].num_tasks.load(std::memory_order_relaxed)) {
             patience.wait();
             continue;

@@ -42,13 +42,19 @@ public:
     static constexpr std::int64_t kMostPhases = 1 << 14;
 
 private:
-    // Job number, phase and next task in one word: a claim is one compare-and-swap, and fails if anything moved on.
+    // Job number (it wraps), phase and next task in one word: a claim is one compare-and-swap, and fails if anything moved
+    // on. A job that is over has the phase kOver, which no job ever opens: nothing of it can be claimed, whatever the
+    // counts of the next job are.
     struct Ticket {
-        static constexpr int kTaskBits = 28, kPhaseBits = 16;
+        static constexpr int kTaskBits = 28, kPhaseBits = 16, kJobBits = 64 - kTaskBits - kPhaseBits;
+        static constexpr std::int64_t kOver = (1 << kPhaseBits) - 1;
         static constexpr std::uint64_t make(std::uint64_t job, std::uint64_t phase) {
             return (job << (kTaskBits + kPhaseBits)) | (phase << kTaskBits);
         }
         static constexpr std::uint64_t job(std::uint64_t word) { return word >> (kTaskBits + kPhaseBits); }
+        static constexpr std::uint64_t next_job(std::uint64_t word) {
+            return (job(word) + 1) & ((std::uint64_t{1} << kJobBits) - 1);
+        }
         static constexpr std::int64_t phase(std::uint64_t word) {
             return static_cast<std::int64_t>((word >> kTaskBits) & ((1u << kPhaseBits) - 1));
         }
@@ -68,6 +74,7 @@ private:
     // Takes part in the job of `job_number` until it is over.
     void take_part(std::uint64_t job_number, int thread);
     void finish_task(std::uint64_t job_number, std::int64_t phase);
+    // The first phase from `phase` on that has tasks, or kOver. Only for who holds a task or starts the job.
     std::int64_t first_open_phase(std::int64_t phase) const;
 
     std::mutex one_job_;

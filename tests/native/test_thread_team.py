@@ -71,6 +71,16 @@ def best_share(quiet: NativeExecutor, disturbed: NativeExecutor, neighbours: int
     return max(shares)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_every_task_runs_once_whatever_job_came_before(threads: int) -> None:
+    assert _kernels.ThreadTeam(threads).first_bad_job(num_jobs=3000, most_phases=40, num_tasks=3) == -1
+
+
+def test_job_numbers_may_wrap() -> None:
+    """They have 20 bits: some hours of decoding."""
+    assert _kernels.ThreadTeam(1).first_bad_job(num_jobs=2**20 + 100, most_phases=1, num_tasks=1) == -1
+
+
 def test_a_third_of_the_speed_is_left_beside_a_busy_neighbour_for_each_core(model: DecoderModel) -> None:
     cores = len(os.sched_getaffinity(0))
     executor = make_native(model, threads=cores)

@@ -14,7 +14,6 @@ OURS = "octavo"
 #: Wanted of the figures that are no ratio.
 START_FLOOR, START_AIM = 3.0, 1.5
 MEMORY_FLOOR, MEMORY_AIM = 700e6, 450e6
-BANDWIDTH_FLOOR = 0.7
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ struct StepView {
     std::vector<std::int32_t> logit_rows;  // rows whose logits are wanted, ascending
     float* logits = nullptr;               // [logit rows, vocabulary]
     std::int64_t vocabulary = 0;
-    std::int64_t step_number = 0;
 
     std::int64_t num_rows() const { return static_cast<std::int64_t>(tokens.size()); }
     std::int64_t num_logit_rows() const { return static_cast<std::int64_t>(logit_rows.size()); }

@@ -69,10 +69,6 @@ class SamplingParams:
             _whole("stop_token_ids", token, 0, None)
         self.logit_bias = _logit_bias(self.logit_bias)
 
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
-
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise `InvalidField` for a token id outside `[0, vocab_size)`; only the engine knows the vocabulary."""
         for token in self.logit_bias or {}:

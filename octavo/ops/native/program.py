@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatchmethod
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from octavo.numerics.packed_tensor import PackedTensor
 from octavo.ops.base import Attention
 from octavo.ops.native import _kernels
 from octavo.ops.native.buffers import assign_slots
@@ -20,7 +18,6 @@ from octavo.ops.native.rope_tables import RopeTables
 
 #: A weight as the kernels read it.
 PackedWeight = Any
-PackWeight = Callable[[Tensor | PackedTensor], PackedWeight]
 
 
 def row_bytes(value: Value) -> int:

@@ -20,26 +20,22 @@ void relax() {
 #endif
 }
 
-// Spins for a while (the other side is nearly done), then gives the core away at each call.
+// Spins for a while: the other side is nearly done.
 class Patience {
 public:
-    void wait() {
-        if (num_spins_ < kSpins) {
-            ++num_spins_;
-            relax();
-            return;
-        }
-        std::this_thread::yield();
+    // False once it is used up.
+    bool spin() {
+        relax();
+        return ++num_spins_ < kSpins;
     }
-    bool spinning() const { return num_spins_ < kSpins; }
 
 private:
-    static constexpr int kSpins = 2000;  // some 30 to 100 us
+    static constexpr int kSpins = 1000;  // some 15 to 50 us
     int num_spins_ = 0;
 };
 
 // Between jobs a worker stays awake this long: the next step usually follows within it.
-constexpr std::chrono::microseconds kAwake{2000};
+constexpr std::chrono::microseconds kAwake{300};
 
 }  // namespace
 
@@ -83,7 +79,10 @@ void ThreadTeam::take_part(std::uint64_t job_number, int thread) {
         const std::int64_t phase = Ticket::phase(word), task = Ticket::task(word);
         if (Ticket::job(word) != job_number || phase == Ticket::kOver) return;
         if (task >= phases_[phase].num_tasks.load(std::memory_order_relaxed)) {
-            patience.wait();
+            if (!patience.spin()) {
+                sleep_until_phase_opens(word);
+                patience = Patience();
+            }
             continue;
         }
         if (!ticket_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel)) continue;
@@ -97,8 +96,20 @@ void ThreadTeam::finish_task(std::uint64_t job_number, std::int64_t phase) {
     Phase& counts = phases_[phase];
     const std::int32_t num_tasks = counts.num_tasks.load(std::memory_order_relaxed);
     if (counts.num_finished.fetch_add(1, std::memory_order_acq_rel) + 1 == num_tasks) {
-        ticket_.store(Ticket::make(job_number, first_open_phase(phase + 1)), std::memory_order_release);
+        // Sequentially consistent, as in sleep_until_phase_opens: either this sees who waits, or who waits sees this.
+        ticket_.store(Ticket::make(job_number, first_open_phase(phase + 1)));
+        if (num_waiting_.load() > 0) {
+            num_wakes_.fetch_add(1);
+            num_wakes_.notify_all();
+        }
     }
+}
+
+void ThreadTeam::sleep_until_phase_opens(std::uint64_t word) {
+    num_waiting_.fetch_add(1);
+    const std::uint32_t heard = num_wakes_.load();
+    if (ticket_.load() == word) num_wakes_.wait(heard);
+    num_waiting_.fetch_sub(1);
 }
 
 void ThreadTeam::work(int thread) {
@@ -119,18 +130,20 @@ void ThreadTeam::sleep_until_new_job(std::uint64_t last_job) {
         return closing_.load(std::memory_order_acquire) ||
                Ticket::job(ticket_.load(std::memory_order_acquire)) != last_job;
     };
-    Patience patience;
     const Clock::time_point awake_until = Clock::now() + kAwake;
     while (!is_news()) {
-        if (!patience.spinning() && Clock::now() > awake_until) {
-            // Announce the sleep first: whoever rings after this sees the count, whoever rang before changed the bell.
-            num_asleep_.fetch_add(1);
-            const std::uint32_t heard = bell_.load();
-            if (!is_news()) bell_.wait(heard);
-            num_asleep_.fetch_sub(1);
-            return;
+        if (Clock::now() < awake_until) {
+            Patience patience;
+            while (patience.spin() && !is_news()) {
+            }
+            continue;
         }
-        patience.wait();
+        // Announce the sleep first: whoever rings after this sees the count, whoever rang before changed the bell.
+        num_asleep_.fetch_add(1);
+        const std::uint32_t heard = bell_.load();
+        if (!is_news()) bell_.wait(heard);
+        num_asleep_.fetch_sub(1);
+        return;
     }
 }
 

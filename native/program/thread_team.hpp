@@ -5,7 +5,8 @@
 // that the system has set aside simply takes no part until it is back. Which thread runs a task never matters for the
 // result; that is the tasks' own promise.
 //
-// Waiting threads spin, then yield, then (between jobs) sleep, so that they cost little when there is nothing to do.
+// Waiting threads spin for a moment, then sleep: a sleeper keeps its share of the core for when there is work, where one
+// that yields beside a busy neighbour has spent it by then.
 #pragma once
 
 #include <atomic>
@@ -73,6 +74,8 @@ private:
     void sleep_until_new_job(std::uint64_t last_job);
     // Takes part in the job of `job_number` until it is over.
     void take_part(std::uint64_t job_number, int thread);
+    // The current phase has no task left: sleep until another opens, unless the ticket is no longer `word`.
+    void sleep_until_phase_opens(std::uint64_t word);
     void finish_task(std::uint64_t job_number, std::int64_t phase);
     // The first phase from `phase` on that has tasks, or kOver. Only for who holds a task or starts the job.
     std::int64_t first_open_phase(std::int64_t phase) const;
@@ -81,6 +84,8 @@ private:
     alignas(64) std::atomic<std::uint64_t> ticket_{0};
     alignas(64) std::atomic<std::uint32_t> bell_{0};  // rung (changed) for each job and at the end
     std::atomic<int> num_asleep_{0};
+    alignas(64) std::atomic<std::uint32_t> num_wakes_{0};  // changed to wake those who wait for a phase
+    std::atomic<int> num_waiting_{0};
     std::atomic<bool> closing_{false};
     std::atomic<Job*> job_{nullptr};
     std::int64_t num_phases_ = 0;

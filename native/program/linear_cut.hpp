@@ -16,10 +16,12 @@ struct LinearCut {
     static LinearCut of(std::int64_t num_tiles, std::int64_t align, std::int64_t num_rows, int num_threads,
                         std::int64_t num_buffers = 1) {
         constexpr std::int64_t most_rows = 64, tasks_per_thread = 2;
-        LinearCut cut{num_tiles, 0, num_rows, std::min(std::max<std::int64_t>(num_rows, 1), most_rows)};
+        const std::int64_t floats_per_row = num_buffers * kTileOutputs;  // of one tile
+        const std::int64_t fitting_rows = std::max<std::int64_t>(1, kScratchFloats / (floats_per_row * align));
+        LinearCut cut{num_tiles, 0, num_rows, std::min({std::max<std::int64_t>(num_rows, 1), most_rows, fitting_rows})};
         const std::int64_t wanted = ceil_div(num_tiles, tasks_per_thread * num_threads);
-        const std::int64_t fitting = kScratchFloats / (num_buffers * kTileOutputs * cut.row_block);
-        cut.panel_tiles = std::max(align, std::min(ceil_div(wanted, align) * align, fitting / align * align));
+        const std::int64_t fitting_tiles = kScratchFloats / (floats_per_row * cut.row_block);
+        cut.panel_tiles = std::max(align, std::min(ceil_div(wanted, align), fitting_tiles / align) * align);
         return cut;
     }
 

@@ -40,6 +40,13 @@ def test_sizes_that_fill_no_register(dtype: torch.dtype, tmp_path: Path) -> None
     assert relative_error(logits, reference_logits(model, TOKENS)) < 2e-4
 
 
+def test_many_rows_of_heads_that_end_within_a_tile(tmp_path: Path) -> None:
+    """Heads of 250 features end with a tile only after eight heads: what a task must compute together is large."""
+    model = load_model(make_tiny("llama-bias", tmp_path, head_dim=250)).model
+    logits = Paged(make_native(model)).alone(TOKENS)
+    assert relative_error(logits, reference_logits(model, TOKENS)) < 2e-4
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("layer", STRANGE)
 def test_strange_models_equal_the_reference(layer: object, fused: bool) -> None:

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "program/instructions/rowwise.hpp"
-#include "program/linear_cut.hpp"
 
 namespace octavo {
 namespace {
@@ -135,15 +134,15 @@ public:
                            end_tile = std::min(first_tile + c.panel_tiles, num_tiles_);
         const std::int64_t end = context.routing->first_of(expert + 1);
         for (std::int64_t row = context.routing->first_of(expert); row < end; row += kRowBlock) {
-            run_block(context, expert, row, std::min(kRowBlock, end - row), first_tile, end_tile, worker);
+            run_block(context, expert, {row, std::min(kRowBlock, end - row), first_tile, end_tile}, worker);
         }
     }
 
 protected:
     static constexpr std::int64_t kRowBlock = 64;
 
-    virtual void run_block(const Context& context, std::int64_t expert, std::int64_t first_row, std::int64_t num_rows,
-                           std::int64_t first_tile, std::int64_t end_tile, const Worker& worker) const = 0;
+    virtual void run_block(const Context& context, std::int64_t expert, const ProductPart& part,
+                           const Worker& worker) const = 0;
     // Experts that are used at all, as bytes are counted: at most one for each row and slot.
     double num_used(const StepShape& shape) const {
         return static_cast<double>(std::min(spec_->num_experts(), shape.num_rows * spec_->experts_per_token));
@@ -170,10 +169,6 @@ std::int64_t tiles_that_stay_together(const Value& out) {
     return out.is_quantized() ? std::lcm(out.group, kTileOutputs) / kTileOutputs : 1;
 }
 
-std::int64_t features_of(const Matrix& matrix, std::int64_t first_tile, std::int64_t end_tile) {
-    return std::min(end_tile * kTileOutputs, matrix.outputs()) - first_tile * kTileOutputs;
-}
-
 class ExpertGateUp final : public ExpertPhase {
 public:
     ExpertGateUp(const std::string& name, SharedSpec spec, Value x, Value hidden)
@@ -189,26 +184,20 @@ public:
     }
 
 protected:
-    void run_block(const Context& context, std::int64_t expert, std::int64_t first_row, std::int64_t num_rows,
-                   std::int64_t first_tile, std::int64_t end_tile, const Worker& worker) const override {
+    void run_block(const Context& context, std::int64_t expert, const ProductPart& part,
+                   const Worker& worker) const override {
         const ExpertMlp& mlp = spec().mlps[static_cast<std::size_t>(expert)];
-        const std::int64_t first = first_tile * kTileOutputs, width = (end_tile - first_tile) * kTileOutputs;
-        const std::int64_t features = features_of(mlp.gate.matrix, first_tile, end_tile);
-        const Rows gate{worker.floats, width}, up{worker.floats + num_rows * width, width};
         const MatrixInput x = input_of(context, x_);
-        multiply(*context.kernels, mlp.gate.matrix, x, first_row, num_rows, first_tile, end_tile, gate,
-                 worker.kernel_scratch);
-        multiply(*context.kernels, mlp.up.matrix, x, first_row, num_rows, first_tile, end_tile, up,
-                 worker.kernel_scratch);
-        for (std::int64_t row = 0; row < num_rows; ++row) {
-            add_bias(*context.kernels, mlp.gate.bias, first, features, gate.row(row));
-            add_bias(*context.kernels, mlp.up.bias, first, features, up.row(row));
+        const std::int64_t first = part.first_feature(), width = part.end_tile * kTileOutputs - first;
+        const Rows gate = hidden_.value.is_quantized()
+                              ? Rows{worker.floats, width}
+                              : context.values->rows(hidden_.value).from(part.first_row, first);
+        const Rows up{worker.floats + part.num_rows * width, width};
+        multiply_part(context, mlp.up, x, part, up, worker);
+        const std::int64_t features = multiply_part(context, mlp.gate, x, part, gate, worker);
+        for (std::int64_t row = 0; row < part.num_rows; ++row) {
             context.kernels->gated(gate.row(row), up.row(row), features, spec().activation);
-            if (!hidden_.value.is_quantized()) {
-                std::copy(gate.row(row), gate.row(row) + features,
-                          context.values->rows(hidden_.value).row(first_row + row) + first);
-            }
-            hidden_.finish(context, first_row + row, gate.row(row), features, first);
+            hidden_.finish(context, part.first_row + row, gate.row(row), features, first);
         }
     }
 
@@ -231,16 +220,11 @@ public:
     }
 
 protected:
-    void run_block(const Context& context, std::int64_t expert, std::int64_t first_row, std::int64_t num_rows,
-                   std::int64_t first_tile, std::int64_t end_tile, const Worker& worker) const override {
+    void run_block(const Context& context, std::int64_t expert, const ProductPart& part,
+                   const Worker& worker) const override {
+        const Rows y = context.values->rows(y_).from(part.first_row, part.first_feature());
         const BiasedMatrix& down = spec().mlps[static_cast<std::size_t>(expert)].down;
-        const std::int64_t first = first_tile * kTileOutputs;
-        const Rows y = context.values->rows(y_).from(first_row, first);
-        multiply(*context.kernels, down.matrix, input_of(context, hidden_), first_row, num_rows, first_tile, end_tile,
-                 y, worker.kernel_scratch);
-        const std::int64_t features = features_of(down.matrix, first_tile, end_tile);
-        for (std::int64_t row = 0; row < num_rows; ++row)
-            add_bias(*context.kernels, down.bias, first, features, y.row(row));
+        multiply_part(context, down, input_of(context, hidden_), part, y, worker);
     }
 
 private:

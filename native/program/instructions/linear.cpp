@@ -4,15 +4,9 @@
 #include <stdexcept>
 
 #include "program/instructions/rowwise.hpp"
-#include "program/linear_cut.hpp"
 
 namespace octavo {
 namespace {
-
-// Features that tiles [first, end) of a matrix hold.
-std::int64_t num_features(const Matrix& matrix, std::int64_t first_tile, std::int64_t end_tile) {
-    return std::min(end_tile * kTileOutputs, matrix.outputs()) - first_tile * kTileOutputs;
-}
 
 class Linear final : public Instruction {
 public:
@@ -26,14 +20,9 @@ public:
     void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
         std::size_t i = 0;
         for (std::int64_t n; task >= (n = cut(context, step, i).num_tasks()); ++i) task -= n;
-        const LinearCut c = cut(context, step, i);
-        const auto& [matrix, bias] = matrices_[i];
-        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
-        const Rows y = context.values->rows(outs_[i]).from(c.first_row(task), first);
-        multiply(*context.kernels, matrix, input_of(context, x_), c.first_row(task), rows, c.first_tile(task),
-                 c.end_tile(task), y, worker.kernel_scratch);
-        const std::int64_t features = num_features(matrix, c.first_tile(task), c.end_tile(task));
-        for (std::int64_t row = 0; row < rows; ++row) add_bias(*context.kernels, bias, first, features, y.row(row));
+        const ProductPart part = part_of(cut(context, step, i), task);
+        const Rows y = context.values->rows(outs_[i]).from(part.first_row, part.first_feature());
+        multiply_part(context, matrices_[i], input_of(context, x_), part, y, worker);
     }
     Cost cost(const Context&, const StepShape& shape) const override {
         std::vector<const Matrix*> all;
@@ -65,14 +54,11 @@ public:
     }
     void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
         const LinearCut c = cut(context, step);
-        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
-        const std::int64_t features = num_features(matrix_.matrix, c.first_tile(task), c.end_tile(task));
+        const ProductPart part = part_of(c, task);
         const Rows y{worker.floats, c.panel_tiles * kTileOutputs};
-        multiply(*context.kernels, matrix_.matrix, input_of(context, x_), c.first_row(task), rows, c.first_tile(task),
-                 c.end_tile(task), y, worker.kernel_scratch);
-        const Rows residual = context.values->rows(residual_).from(c.first_row(task), first);
-        for (std::int64_t row = 0; row < rows; ++row) {
-            add_bias(*context.kernels, matrix_.bias, first, features, y.row(row));
+        const std::int64_t features = multiply_part(context, matrix_, input_of(context, x_), part, y, worker);
+        const Rows residual = context.values->rows(residual_).from(part.first_row, part.first_feature());
+        for (std::int64_t row = 0; row < part.num_rows; ++row) {
             context.kernels->add(y.row(row), features, residual.row(row));
         }
     }
@@ -106,22 +92,17 @@ public:
     }
     void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
         const LinearCut c = cut(context, step);
+        const ProductPart part = part_of(c, task);
         const MatrixInput x = input_of(context, x_);
-        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
-        const std::int64_t features = num_features(gate_.matrix, c.first_tile(task), c.end_tile(task));
-        const std::int64_t width = c.panel_tiles * kTileOutputs;
+        const std::int64_t first = part.first_feature(), width = c.panel_tiles * kTileOutputs;
         const Rows gate = out_.value.is_quantized() ? Rows{worker.floats, width}
-                                                    : context.values->rows(out_.value).from(c.first_row(task), first);
+                                                    : context.values->rows(out_.value).from(part.first_row, first);
         const Rows up{worker.floats + c.row_block * width, width};
-        for (const auto& [matrix, y] : {std::pair{&gate_.matrix, gate}, std::pair{&up_.matrix, up}}) {
-            multiply(*context.kernels, *matrix, x, c.first_row(task), rows, c.first_tile(task), c.end_tile(task), y,
-                     worker.kernel_scratch);
-        }
-        for (std::int64_t row = 0; row < rows; ++row) {
-            add_bias(*context.kernels, gate_.bias, first, features, gate.row(row));
-            add_bias(*context.kernels, up_.bias, first, features, up.row(row));
+        multiply_part(context, up_, x, part, up, worker);
+        const std::int64_t features = multiply_part(context, gate_, x, part, gate, worker);
+        for (std::int64_t row = 0; row < part.num_rows; ++row) {
             context.kernels->gated(gate.row(row), up.row(row), features, activation_);
-            out_.finish(context, c.first_row(task) + row, gate.row(row), features, first);
+            out_.finish(context, part.first_row + row, gate.row(row), features, first);
         }
     }
     Cost cost(const Context&, const StepShape& shape) const override {
@@ -149,15 +130,11 @@ public:
         return cut(context, step).num_tasks();
     }
     void run(const Context& context, const StepView& step, std::int64_t task, const Worker& worker) const override {
-        const LinearCut c = cut(context, step);
-        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
-        const std::int64_t features = num_features(matrix_.matrix, c.first_tile(task), c.end_tile(task));
-        const Rows y = Rows{step.logits, step.vocabulary}.from(c.first_row(task), first);
-        multiply(*context.kernels, matrix_.matrix, input_of(context, x_), c.first_row(task), rows, c.first_tile(task),
-                 c.end_tile(task), y, worker.kernel_scratch);
-        for (std::int64_t row = 0; row < rows; ++row) {
-            add_bias(*context.kernels, matrix_.bias, first, features, y.row(row));
-            if (softcap_ != 0.0f) context.kernels->softcap(y.row(row), features, softcap_);
+        const ProductPart part = part_of(cut(context, step), task);
+        const Rows y = Rows{step.logits, step.vocabulary}.from(part.first_row, part.first_feature());
+        const std::int64_t features = multiply_part(context, matrix_, input_of(context, x_), part, y, worker);
+        for (std::int64_t row = 0; softcap_ != 0.0f && row < part.num_rows; ++row) {
+            context.kernels->softcap(y.row(row), features, softcap_);
         }
     }
     Cost cost(const Context&, const StepShape& shape) const override {
@@ -211,9 +188,20 @@ std::string describe(const Matrix& matrix) {
     return names[static_cast<std::int32_t>(matrix.dense->format)] + shape;
 }
 
-void add_bias(const Kernels& kernels, const std::vector<float>& bias, std::int64_t first, std::int64_t features,
-              float* y) {
-    if (!bias.empty()) kernels.add(bias.data() + first, features, y);
+ProductPart part_of(const LinearCut& cut, std::int64_t task) {
+    return {cut.first_row(task), cut.end_row(task) - cut.first_row(task), cut.first_tile(task), cut.end_tile(task)};
+}
+
+std::int64_t multiply_part(const Context& context, const BiasedMatrix& matrix, const MatrixInput& x,
+                           const ProductPart& part, Rows y, const Worker& worker) {
+    multiply(*context.kernels, matrix.matrix, x, part.first_row, part.num_rows, part.first_tile, part.end_tile, y,
+             worker.kernel_scratch);
+    const std::int64_t first = part.first_feature();
+    const std::int64_t features = std::min(part.end_tile * kTileOutputs, matrix.matrix.outputs()) - first;
+    for (std::int64_t row = 0; !matrix.bias.empty() && row < part.num_rows; ++row) {
+        context.kernels->add(matrix.bias.data() + first, features, y.row(row));
+    }
+    return features;
 }
 
 std::unique_ptr<Instruction> make_linear(std::string name, Value x, std::vector<BiasedMatrix> matrices,

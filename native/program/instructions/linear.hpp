@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "program/instruction.hpp"
+#include "program/linear_cut.hpp"
 #include "program/matrix.hpp"
 
 namespace octavo {
@@ -21,9 +22,17 @@ MatrixInput input_of(const Context& context, const Value& x);
 Cost linear_cost(const std::vector<const Matrix*>& matrices, double num_rows);
 // "int4 group 64 [576, 576]"
 std::string describe(const Matrix& matrix);
-// Add features [first, first + features) of the bias, if there is one.
-void add_bias(const Kernels& kernels, const std::vector<float>& bias, std::int64_t first, std::int64_t features,
-              float* y);
+// Rows and tiles of one product.
+struct ProductPart {
+    std::int64_t first_row = 0, num_rows = 0;
+    std::int64_t first_tile = 0, end_tile = 0;
+
+    std::int64_t first_feature() const { return first_tile * kTileOutputs; }
+};
+ProductPart part_of(const LinearCut& cut, std::int64_t task);
+// y = x @ matrix.T + bias for the part; y begins with its first row and feature. Returns the number of features.
+std::int64_t multiply_part(const Context& context, const BiasedMatrix& matrix, const MatrixInput& x,
+                           const ProductPart& part, Rows y, const Worker& worker);
 
 // Several products of one input; out[i] = x @ matrices[i].T + bias.
 std::unique_ptr<Instruction> make_linear(std::string name, Value x, std::vector<BiasedMatrix> matrices,

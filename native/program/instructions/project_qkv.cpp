@@ -2,8 +2,6 @@
 
 #include <numeric>
 
-#include "program/linear_cut.hpp"
-
 namespace octavo {
 namespace {
 
@@ -92,17 +90,9 @@ private:
         }
     }
 
-    // The product of one task into y; returns the number of features computed.
     std::int64_t project(const Context& context, const LinearCut& c, std::int64_t task, const BiasedMatrix& matrix,
                          Rows y, const Worker& worker) const {
-        const std::int64_t first = c.first_tile(task) * kTileOutputs, rows = c.end_row(task) - c.first_row(task);
-        const std::int64_t features = std::min(c.end_tile(task) * kTileOutputs, matrix.matrix.outputs()) - first;
-        multiply(*context.kernels, matrix.matrix, input_of(context, x_), c.first_row(task), rows, c.first_tile(task),
-                 c.end_tile(task), y, worker.kernel_scratch);
-        for (std::int64_t row = 0; row < rows; ++row) {
-            add_bias(*context.kernels, matrix.bias, first, features, y.row(row));
-        }
-        return features;
+        return multiply_part(context, matrix, input_of(context, x_), part_of(c, task), y, worker);
     }
 
     void norm_and_rotate(const Context& context, const HeadNormWeights& norm, std::int64_t position,

@@ -43,31 +43,23 @@ def quantize(
     model: str | Path,
     output: str | Path,
     *,
-    bits: int = 4,
-    group: int | None = 64,
-    method: str = "gptq",
-    symmetric: bool = True,
-    act_order: bool = True,
-    damping: float = 0.01,
-    search: bool = True,
-    embedding_bits: int = 8,
-    scale_dtype: str = "float16",
     calibration: str | Path | None = None,
     samples: int = 32,
     sequence_length: int = 512,
     measure: Measurement | None = DEFAULT_MEASUREMENT,
     progress: Progress = lambda stage, done, total: None,
     say: Say = lambda line: print(line, file=sys.stderr),
+    **recipe: Any,
 ) -> QuantizationReport:
-    """Quantize `model` (directory, .gguf file or catalog name) into the directory `output`.
+    """Quantize `model` (directory, .gguf file or catalog name) into the directory `output`. `recipe` are the fields of
+    `Recipe`: `method="gptq", bits=4, group=64`, ...
 
     Checks everything first, goes on where a killed run with the same arguments stopped, verifies the written file
     with another reader, measures it unless `measure` is None, and leaves the report beside it as `octavo.json`.
     """
     from octavo.quantize.recipe import Recipe
 
-    recipe = Recipe(method, bits, group, symmetric, act_order, damping, search, embedding_bits, scale_dtype)
-    job = _Job(model, Path(output), recipe, progress, say)
+    job = _Job(model, Path(output), Recipe.of(**recipe), progress, say)
     return job.run(calibration, samples, sequence_length, measure)
 
 
@@ -201,7 +193,7 @@ class _Job:
     ) -> Calibration | None:
         from octavo.quantize.calibration import load_calibration
 
-        if self.recipe.method == "rtn":
+        if not self.recipe.needs_calibration:
             if source is not None:
                 raise InvalidField("calibration", str(source), "rtn uses no calibration text; use method gptq")
             return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.core.errors import InvalidField
+from octavo.cli.recipe_options import takes_recipe
 
 if TYPE_CHECKING:
     from octavo.api import Progress, Say
@@ -19,18 +19,11 @@ if TYPE_CHECKING:
     from octavo.quantize.recipe import Recipe
 
 
+@takes_recipe
 def run(
     model: Annotated[str, typer.Argument(help="A directory, a .gguf file or a catalog name.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write.")],
-    bits: Annotated[int, typer.Option(help="Bits of the linears: 2, 3, 4 or 8.")] = 4,
-    group: Annotated[str, typer.Option(help="Inputs that share a scale: 16..256, or `channel`.")] = "64",
-    method: Annotated[str, typer.Option(help="gptq, or rtn (no calibration).")] = "gptq",
-    asymmetric: Annotated[bool, typer.Option("--asymmetric", help="Integer zero points.")] = False,
-    embedding_bits: Annotated[int, typer.Option(help="Bits of embedding and head; 16 keeps them.")] = 8,
-    scale_dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
-    search: Annotated[bool, typer.Option(help="Search scales by squared error.")] = True,
-    act_order: Annotated[bool, typer.Option(help="GPTQ: most active inputs first (static groups).")] = True,
-    damping: Annotated[float, typer.Option(help="GPTQ: first share of the mean diagonal tried.")] = 0.01,
+    recipe: Recipe,
     calibration: Annotated[Path | None, typer.Option(help="Text file, or .jsonl of texts or chats.")] = None,
     samples: Annotated[int, typer.Option(help="Calibration windows.")] = 32,
     sequence_length: Annotated[int, typer.Option(help="Tokens in a calibration window.")] = 512,
@@ -45,11 +38,7 @@ def run(
     A killed run goes on where it was when the same command is given again.
     """
     from octavo.api import Measurement, plan_quantization, quantize
-    from octavo.quantize.recipe import Recipe
 
-    recipe = Recipe(
-        method, bits, parse_group(group), not asymmetric, act_order, damping, search, embedding_bits, scale_dtype
-    )
     if dry_run:
         plan = plan_quantization(model, recipe, samples, sequence_length, output)
         print(json.dumps({"recipe": recipe.to_dict(), **plan.to_dict()}) if as_json else _plan_text(recipe, plan))
@@ -72,16 +61,6 @@ def run(
     print(report)
     if report.quality_text is not None:
         print(report.quality_text)
-
-
-def parse_group(text: str) -> int | None:
-    """`channel` -> None, else a number. Raises `InvalidField`."""
-    if text == "channel":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidField("group", text, "a number of inputs such as 64, or `channel`") from None
 
 
 @contextmanager

@@ -57,6 +57,15 @@ class DecoderLayer:
         mlps = tuple(_with_linear(mlp, old, new) for mlp in self.mlps)
         self.mlp = replace(self.mlp, mlps=mlps) if isinstance(self.mlp, Experts) else mlps[0]
 
+    def replace_norm(self, new: Norm) -> None:
+        """Put `new` in the place of the norm of the same name. Raises `InvalidField`."""
+        for role in ("input_norm", "mlp_norm", "q_norm", "k_norm", "attention_output_norm", "mlp_output_norm"):
+            old = getattr(self, role)
+            if old is not None and old.name == new.name:
+                setattr(self, role, new)
+                return
+        raise InvalidField("norm", new.name, f"layer {self.index} has no such norm")
+
     def owners(self) -> Iterator[Linear | Norm]:
         """Everything in the layer that holds a weight."""
         yield from self.linears()

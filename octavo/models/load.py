@@ -16,7 +16,7 @@ from octavo.models.registry import read_spec
 from octavo.models.rope import make_rope
 from octavo.models.spec import ModelSpec, RopeSpec
 from octavo.models.stacked_experts import StackedExperts, has_stacked_experts
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Attention, Embedding, Experts, GatedMlp, Linear, Norm, Rope
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 
@@ -119,7 +119,7 @@ class _Builder:
             raise CheckpointError(f"{self.checkpoint.source}: tensors that nothing uses: {_some(self.unused)}")
         return model
 
-    def _head(self, table: Tensor | PackedTensor) -> Linear:
+    def _head(self, table: Tensor | QuantizedTensor) -> Linear:
         name = self.spec.names.head
         if not self.spec.tied_embedding:
             return self._linear(name, self.spec.hidden_size, self.spec.vocab_size, bias=False)
@@ -193,7 +193,7 @@ class _Builder:
     def _router(self, name: str, num_experts: int) -> Linear:
         """Kept in float32 whatever the other weights are: its rounding decides which experts run."""
         stored = self._take(f"{name}.weight", (num_experts, self.spec.hidden_size))
-        dense = stored.dequantize() if isinstance(stored, PackedTensor) else stored.to(torch.float32)
+        dense = stored.dequantize() if isinstance(stored, QuantizedTensor) else stored.to(torch.float32)
         return Linear(name, dense.contiguous())
 
     def _attention(self, index: int) -> Attention:
@@ -219,18 +219,18 @@ class _Builder:
         weight = self._vector(f"{name}.weight", features)
         return Norm(name, weight + self.spec.norm_offset, self.spec.norm_eps)
 
-    def _matrix(self, module: str, rows: int, columns: int) -> Tensor | PackedTensor:
+    def _matrix(self, module: str, rows: int, columns: int) -> Tensor | QuantizedTensor:
         name = f"{module}.weight"
         stored = self._take(name, (rows, columns))
-        return stored if isinstance(stored, PackedTensor) else stored.to(self.dtype).contiguous()
+        return stored if isinstance(stored, QuantizedTensor) else stored.to(self.dtype).contiguous()
 
     def _vector(self, name: str, length: int) -> Tensor:
         stored = self._take(name, (length,))
-        if isinstance(stored, PackedTensor):
+        if isinstance(stored, QuantizedTensor):
             raise CheckpointError(f"{self.checkpoint.source}: {name} is packed; only matrices may be")
         return stored.to(torch.float32)
 
-    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor | PackedTensor:
+    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor | QuantizedTensor:
         if name not in self.unused:
             raise CheckpointError(f"{self.checkpoint.source}: missing tensor {name} {list(shape)}")
         self.unused.discard(name)
@@ -242,9 +242,9 @@ class _Builder:
         return stored
 
 
-def _same(one: Tensor | PackedTensor, other: Tensor | PackedTensor) -> bool:
-    if isinstance(one, PackedTensor) or isinstance(other, PackedTensor):
-        one, other = (x.dequantize() if isinstance(x, PackedTensor) else x for x in (one, other))
+def _same(one: Tensor | QuantizedTensor, other: Tensor | QuantizedTensor) -> bool:
+    if isinstance(one, QuantizedTensor) or isinstance(other, QuantizedTensor):
+        one, other = (x.dequantize() if isinstance(x, QuantizedTensor) else x for x in (one, other))
     return torch.equal(one, other)
 
 

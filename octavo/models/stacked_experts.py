@@ -18,7 +18,7 @@ from octavo.weights.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from octavo.numerics.packed_tensor import PackedTensor
+    from octavo.numerics.quantized_tensor import QuantizedTensor
     from octavo.text.tokenizer import Tokenizer
 
 _STACKED = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|gate|up|down)_proj(?:\.weight)?")
@@ -55,7 +55,7 @@ class StackedExperts(Checkpoint):
     def names(self) -> list[str]:
         return sorted(self._parts)
 
-    def get(self, name: str) -> Tensor | PackedTensor:
+    def get(self, name: str) -> Tensor | QuantizedTensor:
         part = self._part(name)
         if part.expert is None:
             return self._checkpoint.get(part.name)

@@ -1,4 +1,4 @@
-"""A quantized matrix as it lives in memory: packed codes, scales, zero points."""
+"""A matrix on an integer grid as it lives in memory: packed codes, scales, zero points."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from octavo.numerics.packing import pack_codes, unpack_codes
-from octavo.numerics.scheme import IntegerScheme
+from octavo.numerics.quantized_tensor import QuantizedTensor
+from octavo.numerics.scheme import IntegerScheme, Scheme
 
 
 @dataclass(frozen=True, slots=True)
-class PackedTensor:
+class PackedTensor(QuantizedTensor):
     """A `[rows, columns]` matrix whose value is `(code - zero_point) * scale`, group by group along each row.
 
     `words` int32 `[rows, ceil(columns * bits / 32)]`, `scale` float `[rows, groups]`, `zero_point` int8
@@ -32,6 +33,15 @@ class PackedTensor:
         words = pack_codes(codes, scheme.bits)
         return cls(words, scale, zero_point, scheme, (rows, columns))
 
+    def parts(self) -> dict[str, Tensor]:
+        parts = {"words": self.words, "scale": self.scale}
+        return parts if self.zero_point is None else {**parts, "zero_point": self.zero_point}
+
+    @classmethod
+    def from_parts(cls, parts: dict[str, Tensor], scheme: Scheme, shape: tuple[int, int]) -> PackedTensor:
+        assert isinstance(scheme, IntegerScheme)
+        return cls(parts["words"], parts["scale"], parts.get("zero_point"), scheme, shape)
+
     @property
     def num_bytes(self) -> int:
         zero_bytes = 0 if self.zero_point is None else self.zero_point.nbytes
@@ -42,17 +52,14 @@ class PackedTensor:
         return unpack_codes(self.words, self.scheme.bits, self.shape[1])
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The matrix `[rows, columns]` as `dtype`, computed in float32."""
         return _decode(self.codes(), self.scale, self.zero_point).to(dtype)
 
     def slice_rows(self, first: int, end: int) -> PackedTensor:
-        """Rows `[first, end)`, cut at the last one; shares memory."""
         zero_point = None if self.zero_point is None else self.zero_point[first:end]
         words = self.words[first:end]
         return PackedTensor(words, self.scale[first:end], zero_point, self.scheme, (len(words), self.shape[1]))
 
     def rows(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Chosen rows `[len(index), columns]`, e.g. an embedding lookup: only they are unpacked."""
         codes = unpack_codes(self.words[index], self.scheme.bits, self.shape[1])
         zero_point = None if self.zero_point is None else self.zero_point[index]
         return _decode(codes, self.scale[index], zero_point).to(dtype)

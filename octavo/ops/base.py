@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from octavo.core.step import Step
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.activations import InputQuantizer
+from octavo.numerics.quantized_tensor import QuantizedTensor
 
 #: A value flowing between ops: a torch tensor for the reference, a symbol for a recorder.
 X = Any
@@ -40,12 +41,13 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """y = x @ weight.T + bias; `weight` `[outputs, inputs]`, dense or packed; `name` is the checkpoint's module
-    name, e.g. `model.layers.3.self_attn.q_proj`."""
+    """y = x @ weight.T + bias; `weight` `[outputs, inputs]`, dense or quantized; `name` is the checkpoint's module
+    name, e.g. `model.layers.3.self_attn.q_proj`. `inputs` rounds x first (W8A8, FP8 with quantized activations)."""
 
     name: str
-    weight: Tensor | PackedTensor
+    weight: Tensor | QuantizedTensor
     bias: Tensor | None = None
+    inputs: InputQuantizer | None = None
 
     @property
     def num_outputs(self) -> int:
@@ -91,7 +93,7 @@ class Embedding:
     """Token rows `[vocabulary, hidden]`, dense or packed, times `multiplier` (Gemma: sqrt(hidden))."""
 
     name: str
-    weight: Tensor | PackedTensor
+    weight: Tensor | QuantizedTensor
     multiplier: float = 1.0
 
 
@@ -116,9 +118,20 @@ class DynamicRope:
 
 
 @dataclass(frozen=True, slots=True)
+class KvScales:
+    """Calibrated scales of a layer's cached keys and values, one for each KV head, positive and finite: a cached
+    number is code * scale. `format` is "int8" (codes -127 .. 127) or "fp8" (E4M3)."""
+
+    format: str
+    keys: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """One layer's attention. `layer` indexes the KV storage; `window` None sees everything before, otherwise the
-    last `window` positions including the token's own; `scale` multiplies q.k; `softcap` None is off."""
+    last `window` positions including the token's own; `scale` multiplies q.k; `softcap` None is off. `kv_scales` come
+    with a checkpoint that was calibrated for a quantized cache."""
 
     layer: int
     num_heads: int
@@ -127,6 +140,7 @@ class Attention:
     scale: float
     window: int | None = None
     softcap: float | None = None
+    kv_scales: KvScales | None = None
 
 
 class Ops(ABC):

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear as matrix_product
 from torch.nn.functional import scaled_dot_product_attention
 
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Attention, Linear
 from octavo.ops.reference.batch import Batch
 from octavo.ops.reference.ops import ReferenceOps
@@ -19,6 +19,7 @@ class BulkOps(ReferenceOps):
     others are always the same."""
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
+        x = x if linear.inputs is None else linear.inputs.round(x)
         return matrix_product(x, dense(linear.weight), linear.bias)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Attention, batch: Batch) -> Tensor:
@@ -46,6 +47,6 @@ def _attend_to_itself(q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> 
     return result.transpose(1, 2).reshape(q.shape)
 
 
-def dense(weight: Tensor | PackedTensor) -> Tensor:
+def dense(weight: Tensor | QuantizedTensor) -> Tensor:
     """Float32 values of a matrix, whatever it is stored as."""
-    return weight.dequantize() if isinstance(weight, PackedTensor) else weight.to(torch.float32)
+    return weight.dequantize() if isinstance(weight, QuantizedTensor) else weight.to(torch.float32)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from octavo.core.errors import CheckpointError
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.weights.companion_files import read_companion_files
 from octavo.weights.compressed_tensors_verification import Verification, verify_with_compressed_tensors
 from octavo.weights.compressed_tensors_writer import WrittenCheckpoint, write_compressed_tensors
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def export(
     directory: Path,
-    quantized: Mapping[str, PackedTensor],
+    quantized: Mapping[str, Tensor | QuantizedTensor],
     checkpoint: Checkpoint,
     spec: ModelSpec,
     tokenizer: Tokenizer,
@@ -44,16 +44,18 @@ def export(
     return written, verification
 
 
-class _Tensors(Mapping[str, Tensor | PackedTensor]):
+class _Tensors(Mapping[str, Tensor | QuantizedTensor]):
     """All tensors of the output, read from the source only when asked for."""
 
-    def __init__(self, quantized: Mapping[str, PackedTensor], checkpoint: Checkpoint, spec: ModelSpec) -> None:
+    def __init__(
+        self, quantized: Mapping[str, Tensor | QuantizedTensor], checkpoint: Checkpoint, spec: ModelSpec
+    ) -> None:
         self._quantized = quantized
         self._checkpoint = checkpoint
         tied_head = {f"{spec.names.head}.weight"} if spec.tied_embedding else set()
         self._names = [name for name in checkpoint.names() if name not in tied_head]
 
-    def __getitem__(self, name: str) -> Tensor | PackedTensor:
+    def __getitem__(self, name: str) -> Tensor | QuantizedTensor:
         return self._quantized[name] if name in self._quantized else self._checkpoint.get(name)
 
     def __contains__(self, name: object) -> bool:

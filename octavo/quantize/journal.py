@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,16 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from octavo.numerics.activations import ActivationFormat, ActivationScheme, InputQuantizer
+from octavo.numerics.float_tensor import FloatTensor
 from octavo.numerics.packed_tensor import PackedTensor
-from octavo.numerics.scheme import IntegerScheme
-from octavo.quantize.result import ModuleReport, QuantizedWeight
+from octavo.numerics.scheme import scheme_fields, scheme_from_fields
+from octavo.ops.base import KvScales
+from octavo.quantize.result import BlockResult, ModuleReport, QuantizedWeight
 
 _KEY_FILE = "key.json"
+#: Names in a block's file: changed dense tensors by their own name, and a module's static input scale.
+_DENSE, _INPUT_SCALE = "dense:", "input_scale"
 
 
 class Journal:
@@ -46,24 +52,25 @@ class Journal:
         while self._block_file(self.num_finished_blocks).exists():
             self.num_finished_blocks += 1
 
-    def record(self, weights: Mapping[str, QuantizedWeight], hidden: Tensor | None) -> None:
-        """Append the next block: its quantized modules, and the hidden states `[tokens, hidden]` that leave it."""
+    def record(self, block: BlockResult, hidden: Mapping[str, Tensor]) -> None:
+        """Append the next block, and the hidden states `[tokens, hidden]` that leave it, by name (none: no method
+        needs any)."""
         index = self.num_finished_blocks
-        if hidden is not None:
-            _write_atomically(self._hidden_file(index + 1), save({"hidden": hidden.contiguous()}))
-        _write_atomically(self._block_file(index), _serialize(weights))
+        if hidden:
+            states = {name: tensor.contiguous() for name, tensor in hidden.items()}
+            _write_atomically(self._hidden_file(index + 1), save(states))
+        _write_atomically(self._block_file(index), _serialize(block))
         self.num_finished_blocks = index + 1
         self._hidden_file(index).unlink(missing_ok=True)
 
-    def block(self, index: int) -> dict[str, QuantizedWeight]:
-        """The quantized modules of a finished block, by module name."""
+    def block(self, index: int) -> BlockResult:
+        """What a finished block left."""
         return _deserialize(self._block_file(index))
 
-    def hidden(self) -> Tensor:
+    def hidden(self) -> dict[str, Tensor]:
         """The hidden states that enter the first unfinished block."""
         with safe_open(self._hidden_file(self.num_finished_blocks), framework="pt") as file:
-            hidden: Tensor = file.get_tensor("hidden").clone()
-        return hidden
+            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
 
     def remove(self) -> None:
         shutil.rmtree(self.directory)
@@ -108,35 +115,46 @@ def _write_atomically(file: Path, content: bytes) -> None:
     partial.replace(file)
 
 
-def _serialize(weights: Mapping[str, QuantizedWeight]) -> bytes:
-    tensors: dict[str, Tensor] = {}
+def _serialize(block: BlockResult) -> bytes:
+    tensors = {f"{_DENSE}{name}": tensor for name, tensor in block.dense.items()}
     modules: dict[str, Any] = {}
-    for name, weight in weights.items():
-        packed = weight.packed
-        tensors[f"{name}.words"], tensors[f"{name}.scale"] = packed.words, packed.scale
-        if packed.zero_point is not None:
-            tensors[f"{name}.zero_point"] = packed.zero_point
-        scheme = packed.scheme
+    for name, weight in block.weights.items():
+        packed, inputs = weight.packed, weight.inputs
+        tensors |= {f"{name}.{part}": tensor for part, tensor in packed.parts().items()}
         modules[name] = {
-            "scheme": [scheme.bits, scheme.group_size, scheme.symmetric],
+            "scheme": scheme_fields(packed.scheme),
             "shape": list(packed.shape),
             "report": weight.report.to_dict(),
+            "inputs": None if inputs is None else asdict(inputs.scheme),
         }
-    return save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"modules": json.dumps(modules)})
+        if inputs is not None and inputs.scale is not None:
+            tensors[f"{name}.{_INPUT_SCALE}"] = inputs.scale
+    kv_scales = None if block.kv_scales is None else asdict(block.kv_scales)
+    metadata = {"modules": json.dumps(modules), "kv_scales": json.dumps(kv_scales)}
+    return save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
 
 
-def _deserialize(file: Path) -> dict[str, QuantizedWeight]:
+def _deserialize(file: Path) -> BlockResult:
     with safe_open(file, framework="pt") as stored:
         tensors = {name: stored.get_tensor(name).clone() for name in stored.keys()}  # noqa: SIM118 (not a mapping)
         modules = json.loads(stored.metadata()["modules"])
+        kv_scales = json.loads(stored.metadata()["kv_scales"])
     weights = {}
     for name, fields in modules.items():
-        packed = PackedTensor(
-            words=tensors[f"{name}.words"],
-            scale=tensors[f"{name}.scale"],
-            zero_point=tensors.get(f"{name}.zero_point"),
-            scheme=IntegerScheme(*fields["scheme"]),
-            shape=tuple(fields["shape"]),
-        )
-        weights[name] = QuantizedWeight(packed, ModuleReport.from_dict(fields["report"]))
-    return weights
+        parts = {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
+        inputs, scale = None, parts.pop(_INPUT_SCALE, None)
+        if fields["inputs"] is not None:
+            scheme = ActivationScheme(ActivationFormat(fields["inputs"]["format"]), fields["inputs"]["dynamic"])
+            inputs = InputQuantizer(scheme, scale)
+        kind = PackedTensor if fields["scheme"]["kind"] == "integer" else FloatTensor
+        packed = kind.from_parts(parts, scheme_from_fields(fields["scheme"]), tuple(fields["shape"]))
+        weights[name] = QuantizedWeight(packed, ModuleReport.from_dict(fields["report"]), inputs)
+    return BlockResult(
+        weights,
+        {name.removeprefix(_DENSE): tensor for name, tensor in tensors.items() if name.startswith(_DENSE)},
+        None if kv_scales is None else KvScales(**{**kv_scales, **_tuples(kv_scales, "keys", "values")}),
+    )
+
+
+def _tuples(fields: dict[str, Any], *names: str) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(fields[name]) for name in names}

@@ -1,43 +1,53 @@
-"""The one place that walks a model: block by block, each linear rounded on the outputs of rounded predecessors.
+"""The one place that walks a model: block by block, each transformed and rounded on what rounded predecessors give.
 
-embedding -> [block 0: q k v | o | gate up | down] -> hidden states -> [block 1 ...
-                one pass over all calibration tokens; a linear is quantized when its input is known and
-                computes with its new weights at once; then the block goes to the journal
+embedding -> [block 0: transform, round q k v | o | gate up | down] -> states -> [block 1 ...
+                one pass over all calibration tokens; when a block is finished it goes to the journal
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
-from octavo.models.decoder import DecoderLayer, DecoderModel, decoder_layer
-from octavo.numerics.packed_tensor import PackedTensor
-from octavo.ops.base import Linear
-from octavo.ops.reference.batch import Batch, whole_prompts
+from octavo.models.decoder import DecoderLayer, DecoderModel
+from octavo.numerics.activations import InputQuantizer
+from octavo.numerics.quantized_tensor import QuantizedTensor
+from octavo.ops.base import KvScales, Linear, Norm
+from octavo.ops.reference.batch import whole_prompts
+from octavo.quantize.block_states import BlockStates
 from octavo.quantize.bulk_ops import BulkOps, dense
 from octavo.quantize.calibration import Calibration
-from octavo.quantize.gptq import Inverse, gptq, invert
 from octavo.quantize.journal import Journal
-from octavo.quantize.observer import ObserverOps
 from octavo.quantize.recipe import Recipe
-from octavo.quantize.result import ModuleReport, QuantizedWeight
+from octavo.quantize.result import BlockResult, ModuleReport, QuantizedWeight
+from octavo.quantize.rounding import round_with_data, round_without_data
 from octavo.quantize.rtn import rtn
-from octavo.quantize.statistics import InputStatistics
 
 #: Called with (finished blocks, all blocks) after each block.
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QuantizedModel:
-    """What the walk gives: packed matrices by tensor name (`<module>.weight`) and each one's provenance."""
+    """What the walk gives. `tensors` by checkpoint name: quantized matrices and the dense ones that changed; `inputs`
+    by module name: how linears round their inputs; `kv_scales` by layer; each module's provenance."""
 
-    tensors: dict[str, PackedTensor]
-    reports: list[ModuleReport]
-    num_resumed_blocks: int
+    tensors: dict[str, QuantizedTensor | Tensor] = field(default_factory=dict)
+    inputs: dict[str, InputQuantizer] = field(default_factory=dict)
+    kv_scales: dict[int, KvScales] = field(default_factory=dict)
+    reports: list[ModuleReport] = field(default_factory=list)
+    num_resumed_blocks: int = 0
+
+    def add(self, block: BlockResult) -> None:
+        self.tensors |= block.dense
+        for name, weight in block.weights.items():
+            self.tensors[f"{name}.weight"] = weight.packed
+            self.reports.append(weight.report)
+            if weight.inputs is not None:
+                self.inputs[name] = weight.inputs
 
 
 def quantize_model(
@@ -48,110 +58,98 @@ def quantize_model(
     progress: Progress = lambda done, total: None,
 ) -> QuantizedModel:
     """Quantize the embedding, every block's linears and an untied head; `model` is changed in place, so the source's
-    weights leave memory block by block. `calibration` may be None for RTN only.
+    weights leave memory block by block. `calibration` may be None if the recipe needs none.
 
     The result depends on the journal's key alone: resumed or not, the bits are the same.
     """
-    weights = _quantize_embeddings(model, recipe)
-    num_resumed = journal.num_finished_blocks
-    needs_data = recipe.method == "gptq"
-    hidden, batch = None, None
-    if needs_data and num_resumed < len(model.layers):
-        assert calibration is not None, f"{recipe.method} needs calibration text"
-        batch = whole_prompts(calibration.segments)
-        hidden = journal.hidden() if num_resumed else BulkOps().embed(model.embedding, batch)
+    result = QuantizedModel(num_resumed_blocks=journal.num_finished_blocks)
+    states = _first_states(model, recipe, calibration, journal)
+    result.add(BlockResult(_quantize_embeddings(model, recipe)))
     for index, layer in enumerate(model.layers):
-        if index < num_resumed:
+        if index < result.num_resumed_blocks:
             block = journal.block(index)
-            _replace(layer, block)
-        elif needs_data:
-            assert hidden is not None
-            block, hidden = _gptq_block(layer, recipe, hidden, batch)
-            journal.record(block, hidden)
+            _put_back(layer, block, model.spec.norm_offset)
         else:
-            block = _rtn_block(layer, recipe)
-            journal.record(block, None)
-        weights.update(block)
+            block = _quantize_block(layer, states, recipe, model.spec.norm_offset)
+            journal.record(block, {} if states is None else states.named())
+        result.add(block)
+        if block.kv_scales is not None:
+            result.kv_scales[index] = block.kv_scales
         progress(index + 1, len(model.layers))
-    tensors = {f"{name}.weight": weight.packed for name, weight in weights.items()}
-    return QuantizedModel(tensors, [weight.report for weight in weights.values()], num_resumed)
+    return result
+
+
+def _first_states(
+    model: DecoderModel, recipe: Recipe, calibration: Calibration | None, journal: Journal
+) -> BlockStates | None:
+    """What enters the first unfinished block; None if the recipe looks at no text, or no block is left."""
+    if not recipe.needs_calibration or journal.num_finished_blocks == len(model.layers):
+        return None
+    assert calibration is not None, f"{recipe} needs calibration text"
+    batch = whole_prompts(calibration.segments)
+    if journal.num_finished_blocks:
+        return BlockStates(batch=batch, **journal.hidden())
+    hidden = BulkOps().embed(model.embedding, batch)
+    return BlockStates(hidden, batch)
 
 
 def _quantize_embeddings(model: DecoderModel, recipe: Recipe) -> dict[str, QuantizedWeight]:
     """RTN for the embedding and an untied head; a tied head stays tied: one matrix, one object."""
-    scheme = recipe.embedding_scheme
-    if scheme is None:
-        return {}
-    name = model.embedding.name
-    embedding = rtn(
-        name, dense(model.embedding.weight), scheme, scale_dtype=recipe.torch_scale_dtype, search=recipe.search
-    )
-    weights = {name: embedding}
-    model.embedding = replace(model.embedding, weight=embedding.packed)
+    weights = {}
+    name, scheme = model.embedding.name, recipe.embedding_scheme_of(model.embedding.name)
+    rounded = functools.partial(rtn, scale_dtype=recipe.torch_scale_dtype, search=recipe.search)
+    if scheme is not None:
+        weights[name] = rounded(name, dense(model.embedding.weight), scheme)
+        model.embedding = replace(model.embedding, weight=weights[name].packed)
     if model.spec.tied_embedding:
-        model.head = replace(model.head, weight=embedding.packed)
-    else:
-        head = model.head
-        weights[head.name] = rtn(
-            head.name, dense(head.weight), scheme, scale_dtype=recipe.torch_scale_dtype, search=recipe.search
-        )
+        model.head = replace(model.head, weight=model.embedding.weight)
+        return weights
+    head, scheme = model.head, recipe.embedding_scheme_of(model.head.name)
+    if scheme is not None:
+        weights[head.name] = rounded(head.name, dense(head.weight), scheme)
         model.head = replace(head, weight=weights[head.name].packed)
     return weights
 
 
-def _rtn_block(layer: DecoderLayer, recipe: Recipe) -> dict[str, QuantizedWeight]:
-    block = {
-        linear.name: rtn(
-            linear.name,
-            dense(linear.weight),
-            recipe.scheme,
-            scale_dtype=recipe.torch_scale_dtype,
-            search=recipe.search,
+def _quantize_block(layer: DecoderLayer, states: BlockStates | None, recipe: Recipe, norm_offset: float) -> BlockResult:
+    """One block, changed in place, as `states` pass through it; they become those that leave it."""
+    if states is None:
+        return BlockResult(round_without_data(layer, recipe))
+    before = {id(owner) for owner in layer.owners()}
+    weights = round_with_data(layer, states, recipe)
+    return BlockResult(weights, dict(_changed(layer, before, norm_offset)))
+
+
+def _changed(layer: DecoderLayer, before: set[int], norm_offset: float) -> Iterator[tuple[str, Tensor]]:
+    """Dense tensors of owners that were not there before, as the checkpoint stores them."""
+    for owner in layer.owners():
+        if id(owner) in before:
+            continue
+        if isinstance(owner, Norm):
+            yield f"{owner.name}.weight", owner.weight - norm_offset
+            continue
+        if isinstance(owner.weight, Tensor):
+            yield f"{owner.name}.weight", owner.weight
+        if owner.bias is not None:
+            yield f"{owner.name}.bias", owner.bias
+
+
+def _put_back(layer: DecoderLayer, block: BlockResult, norm_offset: float) -> None:
+    """A finished block's weights into `layer`."""
+    for owner in list(layer.owners()):
+        weight = block.dense.get(f"{owner.name}.weight")
+        if isinstance(owner, Norm):
+            if weight is not None:
+                layer.replace_norm(replace(owner, weight=weight + norm_offset))
+            continue
+        changed = Linear(
+            owner.name,
+            owner.weight if weight is None else weight,
+            block.dense.get(f"{owner.name}.bias", owner.bias),
+            owner.inputs,
         )
-        for linear in layer.linears()
-    }
-    _replace(layer, block)
-    return block
-
-
-def _gptq_block(
-    layer: DecoderLayer, recipe: Recipe, hidden: Tensor, batch: Batch | None
-) -> tuple[dict[str, QuantizedWeight], Tensor]:
-    """Quantize one block on `hidden` `[tokens, hidden]`; also gives the hidden states that leave it."""
-    rounder = _Rounder(recipe)
-    with torch.inference_mode():
-        hidden = decoder_layer(ObserverOps(rounder), layer, hidden, batch)
-    _replace(layer, rounder.block)
-    return rounder.block, hidden
-
-
-class _Rounder:
-    """`OnLinear` for GPTQ: one inverted Hessian serves all linears that share an input."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.block: dict[str, QuantizedWeight] = {}
-        self._statistics: InputStatistics | None = None
-        self._inverse: Inverse | None = None
-
-    def __call__(self, linear: Linear, statistics: InputStatistics) -> Linear:
-        recipe = self.recipe
-        if statistics is not self._statistics or self._inverse is None:
-            self._statistics = statistics
-            self._inverse = invert(statistics.hessian, recipe.damping, recipe.act_order)
-        weight = gptq(
-            linear.name,
-            dense(linear.weight),
-            statistics,
-            self._inverse,
-            recipe.scheme,
-            scale_dtype=recipe.torch_scale_dtype,
-            search=recipe.search,
-        )
-        self.block[linear.name] = weight
-        return replace(linear, weight=weight.packed)
-
-
-def _replace(layer: DecoderLayer, block: dict[str, QuantizedWeight]) -> None:
-    for linear in list(layer.linears()):
-        layer.replace_linear(replace(linear, weight=block[linear.name].packed))
+        if owner.name in block.weights:
+            quantized = block.weights[owner.name]
+            changed = replace(changed, weight=quantized.packed, inputs=quantized.inputs)
+        if any(owner is linear for linear in layer.linears()):
+            layer.replace_linear(changed)

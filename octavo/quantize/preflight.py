@@ -11,8 +11,9 @@ import torch
 
 from octavo.core.errors import CapacityError, InvalidField
 from octavo.core.units import format_bytes, format_seconds
+from octavo.numerics.float_scheme import BLOCK, FloatScheme, Granularity, ScaleFormat
 from octavo.numerics.packing import packed_words
-from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme
+from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme, Scheme
 from octavo.quantize.observer import num_lent_rows
 from octavo.quantize.recipe import Recipe
 
@@ -35,7 +36,7 @@ class TensorPlan:
 
     name: str
     shape: tuple[int, ...]
-    scheme: IntegerScheme | None
+    scheme: Scheme | None
     source_bytes: int
     output_bytes: int
 
@@ -107,15 +108,21 @@ def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_token
     linears = calibration_rows(spec, num_tokens)
     embeddings = {f"{spec.names.embedding}.weight", f"{spec.names.head}.weight"}
     shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
-    _check_groups({name: shapes[name] for name in shapes if name in linears}, recipe.scheme, "group")
-    if recipe.embedding_scheme is not None:
-        _check_groups({name: shapes[name] for name in shapes if name in embeddings}, recipe.embedding_scheme, "group")
+    schemes: dict[str, Scheme] = {}
+    for name in shapes:
+        module = name.removesuffix(".weight")
+        if name in linears and (linear := recipe.scheme_of(module)) is not None:
+            schemes[name] = linear.weights
+        elif name in embeddings and (embedding := recipe.embedding_scheme_of(module)) is not None:
+            schemes[name] = embedding
+    for scheme in dict.fromkeys(schemes.values()):
+        _check_groups({name: shapes[name] for name, own in schemes.items() if own == scheme}, scheme, "group")
+    _check_allocation(recipe, shapes)
     tensors = []
     for name, shape in shapes.items():
         if name == f"{spec.names.head}.weight" and spec.tied_embedding:
             continue
-        scheme = recipe.scheme if name in linears else recipe.embedding_scheme if name in embeddings else None
-        tensors.append(_plan_tensor(checkpoint, name, shape, scheme, recipe))
+        tensors.append(_plan_tensor(checkpoint, name, shape, schemes.get(name), recipe))
     peak = peak_memory_bytes(spec, tensors, recipe, num_tokens)
     _check_memory(peak)
     return Plan(
@@ -124,7 +131,7 @@ def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_token
         peak_memory_bytes=peak,
         seconds=estimate_seconds(tensors, linears, recipe),
         caveats=source_caveats(checkpoint, linears, shapes),
-        notes=expert_notes(spec, num_tokens) if recipe.method == "gptq" else [],
+        notes=expert_notes(spec, num_tokens) if recipe.needs_calibration else [],
     )
 
 
@@ -173,27 +180,41 @@ def source_caveats(checkpoint: Checkpoint, linears: Iterable[str], shapes: dict[
     ]
 
 
-def packed_bytes(shape: tuple[int, ...], scheme: IntegerScheme, scale_bytes: int) -> int:
-    """Bytes of a packed matrix in a compressed-tensors file: codes, scales, zero points (packed along outputs)."""
+def _check_allocation(recipe: Recipe, shapes: dict[str, tuple[int, ...]]) -> None:
+    for name, *_ in recipe.allocation:
+        if f"{name}.weight" not in shapes:
+            raise InvalidField("allocation", name, "the model has no module of this name")
+
+
+def packed_bytes(shape: tuple[int, ...], scheme: Scheme, scale_bytes: int) -> int:
+    """Bytes of a quantized matrix in a compressed-tensors file: codes, scales, zero points (packed along outputs)."""
     outputs, inputs = shape
+    if isinstance(scheme, FloatScheme):
+        return outputs * inputs * scheme.bits // 8 + _float_scale_bytes(outputs, inputs, scheme, scale_bytes)
     groups = scheme.num_groups(inputs)
     zero_words = 0 if scheme.symmetric else packed_words(outputs, scheme.bits) * groups
     return 4 * outputs * packed_words(inputs, scheme.bits) + scale_bytes * outputs * groups + 4 * zero_words
 
 
+def _float_scale_bytes(outputs: int, inputs: int, scheme: FloatScheme, scale_bytes: int) -> int:
+    rows = {Granularity.TENSOR: 1, Granularity.BLOCK: -(-outputs // BLOCK)}.get(scheme.granularity, outputs)
+    each = 1 if scheme.scale_format in (ScaleFormat.E4M3, ScaleFormat.E8M0) else max(scale_bytes, 2)
+    return rows * scheme.num_groups(inputs) * each + (4 if scheme.has_global_scale else 0)
+
+
 def _plan_tensor(
-    checkpoint: Checkpoint, name: str, shape: tuple[int, ...], scheme: IntegerScheme | None, recipe: Recipe
+    checkpoint: Checkpoint, name: str, shape: tuple[int, ...], scheme: Scheme | None, recipe: Recipe
 ) -> TensorPlan:
     stored = checkpoint.tensor_bytes(name)
     if scheme is None:
         kept = stored if 8 * stored >= 16 * torch.Size(shape).numel() else 4 * torch.Size(shape).numel()
         return TensorPlan(name, shape, None, stored, kept + _TENSOR_BYTES)
     output = packed_bytes(shape, scheme, recipe.torch_scale_dtype.itemsize) + _MODULE_BYTES
-    output += 0 if scheme.symmetric else _TENSOR_BYTES
+    output += _TENSOR_BYTES if isinstance(scheme, IntegerScheme) and not scheme.symmetric else 0
     return TensorPlan(name, shape, scheme, stored, output)
 
 
-def _check_groups(shapes: dict[str, tuple[int, ...]], scheme: IntegerScheme, field_name: str) -> None:
+def _check_groups(shapes: dict[str, tuple[int, ...]], scheme: Scheme, field_name: str) -> None:
     size = scheme.group_size
     if size is None:
         return
@@ -224,7 +245,7 @@ def _check_memory(peak_bytes: int) -> None:
 def peak_memory_bytes(spec: ModelSpec, tensors: list[TensorPlan], recipe: Recipe, num_tokens: int) -> int:
     """Float32 weights once, the widest moment of one block over all calibration tokens, one Hessian at work."""
     weights = 4 * sum(tensor.num_weights for tensor in tensors)
-    if recipe.method == "rtn":
+    if not recipe.needs_calibration:
         return _BASE_BYTES + weights
     heads = (2 * spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     has_experts = any(layer.experts is not None for layer in spec.layers)
@@ -240,7 +261,7 @@ def estimate_seconds(tensors: list[TensorPlan], num_rows: dict[str, int], recipe
     weights = [(*tensor.shape, num_rows[tensor.name]) for tensor in tensors if tensor.name in num_rows]
     num_weights = sum(outputs * inputs for outputs, inputs, _ in weights)
     seconds = num_weights * 2e-7
-    if recipe.method == "gptq":
+    if recipe.needs_calibration:
         flops = 0.0
         for outputs, inputs, rows in weights:
             flops += (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.activations import InputQuantizer
+from octavo.numerics.quantized_tensor import QuantizedTensor
+from octavo.ops.base import KvScales
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,21 @@ class ModuleReport:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """A packed matrix and its provenance."""
+    """A quantized matrix, its provenance, and how its linear rounds its inputs (None: not)."""
 
-    packed: PackedTensor
+    packed: QuantizedTensor
     report: ModuleReport
+    inputs: InputQuantizer | None = None
+
+
+@dataclass(slots=True)
+class BlockResult:
+    """What a finished block leaves behind: quantized matrices by module name; norms, biases and kept matrices that
+    changed, float32 by tensor name, as the checkpoint stores them; scales of its cached keys and values."""
+
+    weights: dict[str, QuantizedWeight]
+    dense: dict[str, Tensor] = field(default_factory=dict)
+    kv_scales: KvScales | None = None
 
 
 def relative_error(weight: Tensor, quantized: Tensor, hessian: Tensor | None) -> float:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from octavo.numerics.integer import encode
 from octavo.numerics.packed_tensor import PackedTensor
-from octavo.numerics.scheme import IntegerScheme
+from octavo.numerics.quantized_tensor import QuantizedTensor
+from octavo.numerics.scheme import IntegerScheme, Scheme
 from octavo.quantize.result import ModuleReport, QuantizedWeight, relative_error
 from octavo.quantize.statistics import InputStatistics
 
@@ -15,7 +16,7 @@ from octavo.quantize.statistics import InputStatistics
 def rtn(
     name: str,
     weight: Tensor,
-    scheme: IntegerScheme,
+    scheme: Scheme,
     *,
     scale_dtype: torch.dtype = torch.float16,
     search: bool = True,
@@ -26,8 +27,14 @@ def rtn(
     measured on them and they weigh the scale search; `fallback` is the reason to record."""
     hessian = None if statistics is None else statistics.hessian
     importance = None if hessian is None else hessian.diagonal()
-    encoded = encode(weight, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
-    packed = PackedTensor.from_codes(encoded.codes, encoded.scale, encoded.zero_point, scheme)
+    packed: QuantizedTensor
+    if isinstance(scheme, IntegerScheme):
+        encoded = encode(weight, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
+        packed = PackedTensor.from_codes(encoded.codes, encoded.scale, encoded.zero_point, scheme)
+    else:
+        from octavo.numerics.float_grid import encode_float
+
+        packed = encode_float(weight, scheme, search=search, importance=importance)
     error = relative_error(weight.to(torch.float32), packed.dequantize(), hessian)
     report = ModuleReport(
         name=name,

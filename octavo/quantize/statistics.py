@@ -13,10 +13,12 @@ _CHUNK_ROWS = 4096
 
 class InputStatistics:
     """Running mean of x x' over tokens, float32 `[inputs, inputs]` (GPTQ's Hessian up to a factor of 2, which
-    cancels). Weighting is by token, never by batch; rows that `mask` excludes count nowhere."""
+    cancels). Weighting is by token, never by batch; rows that `mask` excludes count nowhere. `largest` is the largest
+    magnitude seen."""
 
     def __init__(self, num_inputs: int) -> None:
         self.hessian = torch.zeros(num_inputs, num_inputs)
+        self.largest = 0.0
         self.num_tokens = 0
         self.num_lent_tokens = 0
         self._weight = 0.0
@@ -37,6 +39,7 @@ class InputStatistics:
     def _add(self, x: Tensor, row_weight: float) -> None:
         for start in range(0, x.shape[0], _CHUNK_ROWS):
             rows = x[start : start + _CHUNK_ROWS].to(torch.float32)
+            self.largest = max(self.largest, float(rows.abs().max()))
             total = self._weight + row_weight * rows.shape[0]
             self.hessian.addmm_(rows.T, rows, beta=self._weight / total, alpha=row_weight / total)
             self._weight = total

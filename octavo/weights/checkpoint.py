@@ -12,7 +12,7 @@ from octavo.core.errors import CheckpointError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from octavo.numerics.packed_tensor import PackedTensor
+    from octavo.numerics.quantized_tensor import QuantizedTensor
     from octavo.text.tokenizer import Tokenizer
 
 #: Files that can run code when they are read.
@@ -35,15 +35,15 @@ class Checkpoint(ABC):
         """Tensor names, sorted. A packed module stands once, under `<module>.weight`."""
 
     @abstractmethod
-    def get(self, name: str) -> Tensor | PackedTensor:
+    def get(self, name: str) -> Tensor | QuantizedTensor:
         """One tensor in its stored dtype (block-quantized GGUF types: float32), or a packed matrix."""
 
     def get_matrix(self, name: str, index: int) -> Tensor:
         """Matrix `index` of a stack `[matrices, outputs, inputs]`, without reading the others where that can be."""
-        from octavo.numerics.packed_tensor import PackedTensor
+        from octavo.numerics.quantized_tensor import QuantizedTensor
 
         stack = self.get(name)
-        if isinstance(stack, PackedTensor):
+        if isinstance(stack, QuantizedTensor):
             raise CheckpointError(f"{self.source}: {name} is packed; only single matrices may be")
         return stack[index]
 

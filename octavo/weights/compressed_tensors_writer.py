@@ -21,6 +21,7 @@ from torch import Tensor
 
 from octavo.core.errors import CheckpointError, InvalidField
 from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.numerics.scheme import IntegerScheme
 from octavo.weights.atomic_directory import atomic_directory, restore_replaced
 from octavo.weights.checkpoint import CONFIG_NAME
@@ -76,7 +77,7 @@ class _Contents:
 
 def write_compressed_tensors(
     directory: Path,
-    tensors: Mapping[str, Tensor | PackedTensor],
+    tensors: Mapping[str, Tensor | QuantizedTensor],
     config: Mapping[str, Any],
     tokenizer: Tokenizer | None = None,
     extra_files: Mapping[str, bytes] | None = None,
@@ -142,7 +143,7 @@ def _is_tied(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     return bool(tied)
 
 
-def _stored_parts(name: str, value: Tensor | PackedTensor, contents: _Contents) -> dict[str, Tensor]:
+def _stored_parts(name: str, value: Tensor | QuantizedTensor, contents: _Contents) -> dict[str, Tensor]:
     if isinstance(value, PackedTensor):
         module, _, last = name.rpartition(".")
         if last != "weight" or not module:
@@ -153,6 +154,8 @@ def _stored_parts(name: str, value: Tensor | PackedTensor, contents: _Contents) 
         if contents.tied and layout is Layout.INT_QUANTIZED:
             copied = [part for part in (SCALE, ZERO_POINT) if f"{module}.{part}" in parts]
             parts |= {f"{HEAD_MODULE}.{part}": parts[f"{module}.{part}"].clone() for part in copied}
+    elif isinstance(value, QuantizedTensor):
+        raise InvalidField("tensors", name, f"{value.scheme} is not written yet")
     else:
         parts = {name: value.contiguous()}
         if value.ndim == 2 and name.endswith(".weight"):

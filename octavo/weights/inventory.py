@@ -12,6 +12,7 @@ from torch import Tensor
 
 from octavo.core.errors import CheckpointError
 from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.compressed_tensors_directory import CompressedTensorsDirectory
 
@@ -70,10 +71,11 @@ def _storage(checkpoint: Checkpoint, name: str) -> tuple[str, int | None]:
     return checkpoint.tensor_type(name), None
 
 
-def _problems(tensor: Tensor | PackedTensor) -> Iterator[str]:
+def _problems(tensor: Tensor | QuantizedTensor) -> Iterator[str]:
     if not isinstance(tensor, PackedTensor):
-        if tensor.is_floating_point():
-            yield from _not_finite(tensor, "values")
+        values = tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
+        if values.is_floating_point():
+            yield from _not_finite(values, "values")
         return
     yield from _not_finite(tensor.scale, "scales")
     zeros = int((tensor.scale == 0).sum())

@@ -14,7 +14,7 @@ from octavo.core.errors import CheckpointError
 from octavo.weights.checkpoint import CONFIG_NAME, Checkpoint
 
 if TYPE_CHECKING:
-    from octavo.numerics.packed_tensor import PackedTensor
+    from octavo.numerics.quantized_tensor import QuantizedTensor
     from octavo.text.tokenizer import Tokenizer
 
 SINGLE_FILE_NAME = "model.safetensors"
@@ -40,7 +40,7 @@ class SafetensorsDirectory(Checkpoint):
     def names(self) -> list[str]:
         return sorted(self._file_of)
 
-    def get(self, name: str) -> Tensor | PackedTensor:
+    def get(self, name: str) -> Tensor | QuantizedTensor:
         return self.stored(name)
 
     def shape(self, name: str) -> tuple[int, ...]:

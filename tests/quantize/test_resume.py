@@ -15,6 +15,7 @@ import torch
 from octavo.api import quantize
 from octavo.core.errors import InvalidField
 from octavo.quantize.journal import Journal
+from octavo.quantize.result import BlockResult
 
 MODEL = Path(__file__).parents[2].parent / "shared" / "data" / "models" / "stories260k"
 TEXT = Path(__file__).parents[2].parent / "shared" / "data" / "text" / "tinystories-sample.txt"
@@ -83,10 +84,10 @@ def test_a_kill_at_any_moment_leaves_whole_files(tmp_path: Path) -> None:
 def test_another_recipe_starts_over_and_says_so(tmp_path: Path) -> None:
     key = {"recipe": {"bits": 4}, "source": "s"}
     journal = Journal(tmp_path / "j", key)
-    journal.record({}, torch.ones(3, 2))
+    journal.record(BlockResult({}), {"hidden": torch.ones(3, 2)})
     again = Journal(tmp_path / "j", key)
     assert (again.num_finished_blocks, again.discarded) == (1, None)
-    assert torch.equal(again.hidden(), torch.ones(3, 2))
+    assert torch.equal(again.hidden()["hidden"], torch.ones(3, 2))
     other = Journal(tmp_path / "j", {**key, "recipe": {"bits": 3}})
     assert other.num_finished_blocks == 0
     assert other.discarded == "recipe changed"
@@ -94,7 +95,7 @@ def test_another_recipe_starts_over_and_says_so(tmp_path: Path) -> None:
 
 def test_a_half_written_block_is_not_a_block(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", {})
-    journal.record({}, torch.ones(1, 1))
+    journal.record(BlockResult({}), {"hidden": torch.ones(1, 1)})
     (tmp_path / "j" / "block-0001.safetensors.partial").write_bytes(b"half")
     assert Journal(tmp_path / "j", {}).num_finished_blocks == 1
 

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Linear
 from octavo.ops.native.recorder import LinearCall, LogitsCall, OpCall, Symbol
 
 #: The group of features whose activations share a scale where they meet this weight; None for float activations.
-ActivationGroup = Callable[[Tensor | PackedTensor], int | None]
+ActivationGroup = Callable[[Tensor | QuantizedTensor], int | None]
 Call = TypeVar("Call", bound=OpCall)
 
 

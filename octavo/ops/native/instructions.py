@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Activation, Attention, Embedding, Experts, Linear, Norm, Rope
 
 
@@ -42,7 +42,7 @@ class Matrix:
     """A weight in the kernels' layout."""
 
     name: str
-    weight: Tensor | PackedTensor
+    weight: Tensor | QuantizedTensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Attention, Model
 from octavo.ops.native import _kernels
 from octavo.ops.native.instructions import Instruction, Matrix
@@ -70,12 +70,11 @@ def _pack_matrices(matrices: Sequence[Matrix], threads: int, consume: bool) -> d
         return dict(zip((id(matrix.weight) for matrix in ordered), pool.map(packed, ordered), strict=True))
 
 
-def _empty(weight: Tensor | PackedTensor) -> None:
+def _empty(weight: Tensor | QuantizedTensor) -> None:
     """Let go of a weight's memory, be it the allocator's or a mapped file's, whoever else holds the weight."""
-    tensors = (weight.words, weight.scale, weight.zero_point) if isinstance(weight, PackedTensor) else (weight,)
+    tensors = tuple(weight.parts().values()) if isinstance(weight, QuantizedTensor) else (weight,)
     for tensor in tensors:
-        if tensor is not None:
-            _let_go(tensor)
+        _let_go(tensor)
 
 
 def _let_go(tensor: Tensor) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from octavo.core.errors import InvalidField
 from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.native._kernels import DenseMatrix, PackedMatrix
 
 #: Inputs between float rescales where the weight's own groups are larger, or a row is one.
@@ -17,17 +18,19 @@ LARGEST_ACTIVATION_GROUP = 64
 _FORMATS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
-def activation_group(weight: Tensor | PackedTensor) -> int | None:
+def activation_group(weight: Tensor | QuantizedTensor) -> int | None:
     """Inputs that share one scale of the int8 activations which `weight` multiplies; None: it takes floats.
 
     The weight's own group up to 64 inputs, otherwise 64.
     """
     if isinstance(weight, Tensor):
         return None
+    if not isinstance(weight, PackedTensor):
+        raise InvalidField("weight", str(weight.scheme), "the native executor has no kernel for it yet")
     return min(weight.scheme.group_size or LARGEST_ACTIVATION_GROUP, LARGEST_ACTIVATION_GROUP)
 
 
-def pack(weight: Tensor | PackedTensor, activation_group: int | None) -> PackedMatrix | DenseMatrix:
+def pack(weight: Tensor | QuantizedTensor, activation_group: int | None) -> PackedMatrix | DenseMatrix:
     """A weight `[outputs, inputs]` as a matrix that owns its memory; the source is only read, and once.
 
     A `PackedTensor` becomes a `PackedMatrix` for activations in groups of `activation_group` inputs, a float tensor
@@ -39,14 +42,18 @@ def pack(weight: Tensor | PackedTensor, activation_group: int | None) -> PackedM
     """
     if isinstance(weight, Tensor):
         return _pack_dense(weight, activation_group)
+    if not isinstance(weight, PackedTensor):
+        raise InvalidField("weight", str(weight.scheme), "the native executor has no kernel for it yet")
     return _pack_codes(weight, activation_group)
 
 
-def packed_bytes(weight: Tensor | PackedTensor) -> int:
+def packed_bytes(weight: Tensor | QuantizedTensor) -> int:
     """Bytes of `pack(weight, activation_group(weight))`, without packing it. Raises `InvalidField` as `pack` does."""
     if isinstance(weight, Tensor):
         outputs, inputs = weight.shape
         return DenseMatrix.bytes_of(outputs, inputs, _format_of(weight, "weight"))
+    if not isinstance(weight, PackedTensor):
+        raise InvalidField("weight", str(weight.scheme), "the native executor has no kernel for it yet")
     return PackedMatrix.bytes_of(*_layout_of(weight, activation_group(weight)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Activation, Attention, Embedding, Experts, GatedMlp, Linear, Norm, Ops, Rope
 from octavo.ops.reference.attention import attend
 from octavo.ops.reference.batch import Batch
@@ -27,7 +27,7 @@ class ReferenceOps(Ops):
 
     def embed(self, embedding: Embedding, batch: Batch) -> Tensor:
         weight = embedding.weight
-        rows = weight.rows(batch.tokens) if isinstance(weight, PackedTensor) else weight[batch.tokens]
+        rows = weight.rows(batch.tokens) if isinstance(weight, QuantizedTensor) else weight[batch.tokens]
         x = rows.to(torch.float32)
         return x if embedding.multiplier == 1.0 else x * embedding.multiplier
 
@@ -38,6 +38,7 @@ class ReferenceOps(Ops):
         return self.norm(x.view(-1, head_dim), norm).view(x.shape)
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
+        x = x if linear.inputs is None else linear.inputs.round(x)
         pieces = [self.tiles.linear(x, weight) for weight in float_pieces(linear.weight)]
         y = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
         return y if linear.bias is None else y + linear.bias
@@ -80,7 +81,7 @@ class ReferenceOps(Ops):
         return y if softcap is None else (y / softcap).tanh_().mul_(softcap)
 
 
-def float_pieces(weight: Tensor | PackedTensor) -> Iterator[Tensor]:
+def float_pieces(weight: Tensor | QuantizedTensor) -> Iterator[Tensor]:
     """The matrix as float32, whole, or by output rows where it must be decoded first and is large.
 
     The cut depends on the shape alone: a product's bits may depend on its shape.
@@ -91,7 +92,7 @@ def float_pieces(weight: Tensor | PackedTensor) -> Iterator[Tensor]:
     num_rows, num_columns = weight.shape
     step = max(1, MAX_DECODED_WEIGHTS // num_columns)
     for first in range(0, num_rows, step):
-        if isinstance(weight, PackedTensor):
+        if isinstance(weight, QuantizedTensor):
             yield weight.slice_rows(first, first + step).dequantize()
         else:
             yield weight[first : first + step].to(torch.float32)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Attention, Linear
 from octavo.ops.executor_plan import StepLimits
 from octavo.ops.reference.attention import MAX_SCORES
@@ -37,4 +37,4 @@ def scratch_bytes(attention: Sequence[Attention], linears: Iterable[Linear], hea
 
 
 def _is_decoded(linear: Linear) -> bool:
-    return isinstance(linear.weight, PackedTensor) or linear.weight.dtype != torch.float32
+    return isinstance(linear.weight, QuantizedTensor) or linear.weight.dtype != torch.float32

@@ -1,0 +1,104 @@
+"""Rounding a block's linears: each one when its input is known, on the outputs of rounded predecessors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from octavo.models.decoder import DecoderLayer, decoder_layer
+from octavo.numerics.activations import InputQuantizer
+from octavo.numerics.scheme import IntegerScheme, LinearScheme
+from octavo.ops.base import Linear
+from octavo.quantize.block_states import BlockStates
+from octavo.quantize.bulk_ops import dense
+from octavo.quantize.gptq import Inverse, gptq, invert
+from octavo.quantize.observer import ObserverOps
+from octavo.quantize.recipe import Recipe
+from octavo.quantize.result import QuantizedWeight
+from octavo.quantize.rtn import rtn
+from octavo.quantize.statistics import InputStatistics
+
+
+def round_without_data(layer: DecoderLayer, recipe: Recipe) -> dict[str, QuantizedWeight]:
+    """RTN for every linear of `layer`, which is changed in place."""
+    block = {}
+    for linear in list(layer.linears()):
+        scheme = recipe.scheme_of(linear.name)
+        if scheme is not None:
+            weight = _rtn(linear, scheme, recipe, None)
+            block[linear.name] = weight
+            layer.replace_linear(replace(linear, weight=weight.packed, inputs=weight.inputs))
+    return block
+
+
+def round_with_data(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dict[str, QuantizedWeight]:
+    """RTN or GPTQ for every linear of `layer` as `states` pass through it (true-sequential). `layer` is changed in
+    place, and `states.hidden` become those that leave it."""
+    rounder = _Rounder(recipe)
+    with torch.inference_mode():
+        states.hidden = decoder_layer(ObserverOps(rounder), layer, states.hidden, states.batch)
+    for linear in list(layer.linears()):
+        if linear.name in rounder.block:
+            weight = rounder.block[linear.name]
+            layer.replace_linear(replace(linear, weight=weight.packed, inputs=weight.inputs))
+    return rounder.block
+
+
+class _Rounder:
+    """`OnLinear`: one inverted Hessian serves all linears that share an input."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.block: dict[str, QuantizedWeight] = {}
+        self._statistics: InputStatistics | None = None
+        self._inverse: Inverse | None = None
+
+    def __call__(self, linear: Linear, statistics: InputStatistics) -> Linear:
+        scheme = self.recipe.scheme_of(linear.name)
+        if scheme is None:
+            return linear
+        weight = self._quantize(linear, statistics, scheme)
+        self.block[linear.name] = weight
+        return replace(linear, weight=weight.packed, inputs=weight.inputs)
+
+    def _quantize(self, linear: Linear, statistics: InputStatistics, scheme: LinearScheme) -> QuantizedWeight:
+        if self.recipe.method != "gptq" or not isinstance(scheme.weights, IntegerScheme):
+            return _rtn(linear, scheme, self.recipe, statistics)
+        if statistics is not self._statistics or self._inverse is None:
+            self._statistics = statistics
+            self._inverse = invert(statistics.hessian, self.recipe.damping, self.recipe.act_order)
+        weight = gptq(
+            linear.name,
+            dense(linear.weight),
+            statistics,
+            self._inverse,
+            scheme.weights,
+            scale_dtype=self.recipe.torch_scale_dtype,
+            search=self.recipe.search,
+        )
+        return replace(weight, inputs=input_quantizer(scheme, statistics))
+
+
+def _rtn(linear: Linear, scheme: LinearScheme, recipe: Recipe, statistics: InputStatistics | None) -> QuantizedWeight:
+    weight = rtn(
+        linear.name,
+        dense(linear.weight),
+        scheme.weights,
+        scale_dtype=recipe.torch_scale_dtype,
+        search=recipe.search,
+        statistics=statistics,
+    )
+    return replace(weight, inputs=input_quantizer(scheme, statistics))
+
+
+def input_quantizer(scheme: LinearScheme, statistics: InputStatistics | None) -> InputQuantizer | None:
+    """How a linear of this scheme rounds its inputs; a static scale maps the largest magnitude that calibration saw
+    to the grid's end."""
+    if scheme.inputs is None:
+        return None
+    if scheme.inputs.dynamic:
+        return InputQuantizer(scheme.inputs)
+    assert statistics is not None, f"{scheme.inputs} needs calibration text"
+    largest = max(statistics.largest, torch.finfo(torch.float32).tiny)
+    return InputQuantizer(scheme.inputs, torch.tensor([largest / scheme.inputs.largest]))

@@ -206,6 +206,7 @@ class _Builder:
             scale=spec.attention_scale,
             window=spec.layers[index].window,
             softcap=spec.attention_softcap,
+            kv_scales=self.checkpoint.kv_scales(spec.names.in_layer(index, spec.names.q).rpartition(".")[0]),
         )
 
     def _rope(self, spec: RopeSpec) -> Rope:
@@ -213,7 +214,8 @@ class _Builder:
 
     def _linear(self, name: str, inputs: int, outputs: int, bias: bool) -> Linear:
         weight = self._matrix(name, outputs, inputs)
-        return Linear(name, weight, self._vector(f"{name}.bias", outputs) if bias else None)
+        offset = self._vector(f"{name}.bias", outputs) if bias else None
+        return Linear(name, weight, offset, self.checkpoint.input_quantizer(name))
 
     def _norm(self, name: str, features: int) -> Norm:
         weight = self._vector(f"{name}.weight", features)

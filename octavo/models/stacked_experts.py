@@ -18,6 +18,8 @@ from octavo.weights.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from octavo.numerics.activations import InputQuantizer
+    from octavo.numerics.kv_scales import KvScales
     from octavo.numerics.quantized_tensor import QuantizedTensor
     from octavo.text.tokenizer import Tokenizer
 
@@ -72,6 +74,12 @@ class StackedExperts(Checkpoint):
     def tensor_type(self, name: str) -> str:
         """The stored tensor's: a safetensors dtype or a ggml type."""
         return self._checkpoint.tensor_type(self._part(name).name)
+
+    def input_quantizer(self, module: str) -> InputQuantizer | None:
+        return self._checkpoint.input_quantizer(module)
+
+    def kv_scales(self, attention: str) -> KvScales | None:
+        return self._checkpoint.kv_scales(attention)
 
     @property
     def num_bytes(self) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from octavo.core.step import Step
 from octavo.numerics.activations import InputQuantizer
+from octavo.numerics.kv_scales import KvScales
 from octavo.numerics.quantized_tensor import QuantizedTensor
 
 #: A value flowing between ops: a torch tensor for the reference, a symbol for a recorder.
@@ -115,16 +116,6 @@ class DynamicRope:
     base: float
     factor: float
     trained_positions: int
-
-
-@dataclass(frozen=True, slots=True)
-class KvScales:
-    """Calibrated scales of a layer's cached keys and values, one for each KV head, positive and finite: a cached
-    number is code * scale. `format` is "int8" (codes -127 .. 127) or "fp8" (E4M3)."""
-
-    format: str
-    keys: tuple[float, ...]
-    values: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

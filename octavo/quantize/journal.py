@@ -22,9 +22,9 @@ from torch import Tensor
 
 from octavo.numerics.activations import ActivationFormat, ActivationScheme, InputQuantizer
 from octavo.numerics.float_tensor import FloatTensor
+from octavo.numerics.kv_scales import KvScales
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.scheme import scheme_fields, scheme_from_fields
-from octavo.ops.base import KvScales
 from octavo.quantize.result import BlockResult, ModuleReport, QuantizedWeight
 
 _KEY_FILE = "key.json"

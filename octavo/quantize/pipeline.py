@@ -14,8 +14,9 @@ from torch import Tensor
 
 from octavo.models.decoder import DecoderLayer, DecoderModel
 from octavo.numerics.activations import InputQuantizer
+from octavo.numerics.kv_scales import KvScales
 from octavo.numerics.quantized_tensor import QuantizedTensor
-from octavo.ops.base import KvScales, Linear, Norm
+from octavo.ops.base import Linear, Norm
 from octavo.ops.reference.batch import whole_prompts
 from octavo.quantize.block_states import BlockStates
 from octavo.quantize.bulk_ops import BulkOps, dense

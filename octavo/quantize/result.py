@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from octavo.numerics.activations import InputQuantizer
+from octavo.numerics.kv_scales import KvScales
 from octavo.numerics.quantized_tensor import QuantizedTensor
-from octavo.ops.base import KvScales
 
 
 @dataclass(frozen=True, slots=True)

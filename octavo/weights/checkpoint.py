@@ -12,6 +12,8 @@ from octavo.core.errors import CheckpointError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from octavo.numerics.activations import InputQuantizer
+    from octavo.numerics.kv_scales import KvScales
     from octavo.numerics.quantized_tensor import QuantizedTensor
     from octavo.text.tokenizer import Tokenizer
 
@@ -58,6 +60,14 @@ class Checkpoint(ABC):
     def tensor_type(self, name: str) -> str:
         """The format's own name of how a dense tensor is stored, such as `BF16` or `Q4_K`."""
         return "unknown"
+
+    def input_quantizer(self, module: str) -> InputQuantizer | None:
+        """How `module` rounds its inputs before the product; None: not at all."""
+        return None
+
+    def kv_scales(self, attention: str) -> KvScales | None:
+        """Calibrated scales of the keys and values of the attention module of this name; None: the file has none."""
+        return None
 
     @property
     @abstractmethod

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """`tensors` by name, dense or quantized (`<module>.weight`); each is asked for once, so the mapping may load lazily.
+    """`tensors` by name, dense or quantized (`<module>.weight`); each is asked for once, so they may load lazily.
     A tied model has no `lm_head.weight`. `config` is the Hugging Face config without `quantization_config`.
 
     `inputs`: how modules round their inputs, by module name. `kv_scales` by the attention module's name

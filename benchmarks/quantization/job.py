@@ -1,0 +1,80 @@
+"""One row's run: a process of its own, timed, its memory watched."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.environment import Environment
+from benchmarks.quantization.rows import GROUP, Row
+
+WORKERS = Path(__file__).with_name("workers")
+REPOSITORY = Path(__file__).parents[2]
+#: The longest a row may take.
+LIMIT_SECONDS = 7200
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all rows share: the source directory (float32), the calibration text and how much of it."""
+
+    source: Path
+    calibration: Path
+    samples: int
+    sequence_length: int
+    folder: Path
+
+    def output(self, row: Row) -> Path:
+        return self.folder / "models" / row.name
+
+    def result_file(self, row: Row) -> Path:
+        return self.folder / f"{row.name}.json"
+
+
+def run_row(row: Row, task: Task) -> dict[str, Any]:
+    """Seconds, CPU seconds and peak resident bytes of the row's process; raises `RuntimeError` with its last lines."""
+    command = _octavo_command(row, task) if row.tool == "octavo" else _peer_command(row, task)
+    log = task.folder / f"{row.name}.log"
+    started = time.perf_counter()
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=REPOSITORY)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{row.name}: exit {process.returncode}: {log.read_text()[-600:]}")
+    result = {"row": asdict(row), "seconds": time.perf_counter() - started, **_usage(usage)}
+    task.result_file(row).write_text(json.dumps(result, indent=1))
+    return result
+
+
+def _usage(usage: resource.struct_rusage) -> dict[str, float]:
+    return {"cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_bytes": usage.ru_maxrss * 1024}
+
+
+def _octavo_command(row: Row, task: Task) -> list[str]:
+    command = [sys.executable, "-m", "octavo.cli.main", "quantize", str(task.source), "-o", str(task.output(row))]
+    command += ["--embedding-bits", "16", "--no-measure", *row.options]
+    needs_text = "rtn" not in row.options or "--transform" in row.options or "static" in " ".join(row.options)
+    if needs_text:
+        command += ["--calibration", str(task.calibration), "--samples", str(task.samples)]
+        command += ["--sequence-length", str(task.sequence_length)]
+    return command
+
+
+def _peer_command(row: Row, task: Task) -> list[str]:
+    from octavo.quantize.calibration import load_calibration
+    from octavo.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_directory(task.source)
+    calibration = load_calibration(tokenizer, task.calibration, task.samples, task.sequence_length)
+    job = task.folder / f"{row.name}.job.json"
+    options = {"bits": row.bits, "group": GROUP, "source": str(task.source), "output": str(task.output(row))}
+    job.write_text(json.dumps({**options, "windows": calibration.windows}))
+    return [str(Environment(row.tool).python), str(WORKERS / f"{row.tool}.py"), str(job)]

@@ -1,0 +1,1 @@
+"""What runs inside a peer's environment. Imports nothing of Octavo."""

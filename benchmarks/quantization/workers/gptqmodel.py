@@ -1,0 +1,21 @@
+"""GPTQ by GPTQModel: `python gptqmodel.py JOB.json`. Its own defaults but for bits and group."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.pop(0)  # this file's folder, where a module of the peer's own name lies
+os.environ["GPTQMODEL_CPU_WORKERS"] = "2"
+
+from gptqmodel import GPTQModel, QuantizeConfig
+
+if __name__ == "__main__":
+    job = json.loads(Path(sys.argv[1]).read_text())
+    windows = [[token for segment in window for token in segment] for window in job["windows"]]
+    calibration = [{"input_ids": window, "attention_mask": [1] * len(window)} for window in windows]
+    model = GPTQModel.load(job["source"], QuantizeConfig(bits=job["bits"], group_size=job["group"]), device="cpu")
+    model.quantize(calibration, batch_size=1)
+    model.save(job["output"])

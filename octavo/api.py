@@ -70,7 +70,7 @@ def plan_quantization(
     from octavo.models.load import open_model_checkpoint
     from octavo.models.registry import read_spec
     from octavo.quantize.preflight import preflight
-    from octavo.weights.compressed_tensors_writer import check_target
+    from octavo.weights.model_directory import check_target
 
     checkpoint = open_model_checkpoint(model)
     if output is not None:

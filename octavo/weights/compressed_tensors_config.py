@@ -17,8 +17,6 @@ from octavo.numerics.scheme import IntegerScheme
 METHOD = "compressed-tensors"
 #: Release of the compressed-tensors package whose layout is written and read (3 bits: dense across words).
 LAYOUT_VERSION = "0.20.1"
-#: Written into the section, so that a checkpoint of ours is known for one.
-PRODUCER = "octavo"
 MIXED_PRECISION = "mixed-precision"
 #: Hugging Face's module name of the output head; it has no tensor of its own when tied to the embedding.
 HEAD_MODULE = "lm_head"

@@ -9,7 +9,6 @@ one, and with `lm_head` ignored it would multiply by bare codes (tests/weights/t
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,24 +18,32 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from octavo.core.errors import CheckpointError, InvalidField
+from octavo.core.errors import InvalidField
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.numerics.scheme import IntegerScheme
-from octavo.weights.atomic_directory import atomic_directory, restore_replaced
+from octavo.weights.atomic_directory import atomic_directory
 from octavo.weights.checkpoint import CONFIG_NAME
 from octavo.weights.compressed_tensors_config import (
     HEAD_MODULE,
     LAYOUT_VERSION,
     METHOD,
     MIXED_PRECISION,
-    PRODUCER,
     Layout,
     ModuleClass,
     module_class,
 )
 from octavo.weights.compressed_tensors_layout import SCALE, ZERO_POINT, encode_module
-from octavo.weights.safetensors_directory import read_json
+from octavo.weights.model_directory import (
+    PRODUCER,
+    WrittenCheckpoint,
+    check_extra_names,
+    check_finite,
+    check_target,
+    is_tied,
+    write_companions,
+    write_json,
+)
 from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES, ShardWriter
 
 if TYPE_CHECKING:
@@ -45,23 +52,6 @@ if TYPE_CHECKING:
 #: What the module names of experts have in common, and the target that means them.
 EXPERTS = ".experts."
 EXPERTS_PATTERN = r"re:.*\.experts\..*"
-GENERATION_CONFIG_NAME = "generation_config.json"
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenCheckpoint:
-    """What was written. `tensor_bytes` by `<name>`, all parts of a packed module together; `total_bytes` is the weight
-    files', headers included; `notes` say what a reader other than Octavo will not manage."""
-
-    directory: Path
-    tensor_bytes: dict[str, int]
-    total_bytes: int
-    num_weights: int
-    notes: tuple[str, ...] = ()
-
-    @property
-    def true_bits_per_weight(self) -> float:
-        return self.total_bytes * 8 / self.num_weights
 
 
 @dataclass(slots=True)
@@ -96,8 +86,8 @@ def write_compressed_tensors(
     directory = Path(directory)
     extra_files = dict(extra_files or {})
     check_target(directory, overwrite)
-    _check_extra_names(extra_files)
-    contents = _Contents(tied=_is_tied(tensors, config))
+    check_extra_names(extra_files)
+    contents = _Contents(tied=is_tied(tensors, config))
     with atomic_directory(directory) as partial:
         shards = ShardWriter(partial, shard_bytes)
         for name in sorted(tensors):
@@ -107,40 +97,9 @@ def write_compressed_tensors(
         total_bytes = shards.finish()
         quantization, notes = _quantization_config(contents)
         written = {**config, "tie_word_embeddings": contents.tied, "quantization_config": quantization}
-        _write_json(partial / CONFIG_NAME, written)
-        _write_companions(partial, config, tokenizer, extra_files)
+        write_json(partial / CONFIG_NAME, written)
+        write_companions(partial, config, tokenizer, extra_files)
     return WrittenCheckpoint(directory, contents.tensor_bytes, total_bytes, contents.num_weights, notes)
-
-
-def check_target(directory: Path, overwrite: bool = False) -> None:
-    """Raise `InvalidField` where writing would destroy what is not ours. Cheap: for the pre-flight."""
-    restore_replaced(directory.absolute())
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise InvalidField("output", str(directory), "is a file; name a directory")
-    if any(directory.iterdir()) and not overwrite and not _is_ours(directory):
-        raise InvalidField("output", str(directory), "is a non-empty directory that Octavo did not write; name another")
-
-
-def _is_ours(directory: Path) -> bool:
-    try:
-        section = read_json(directory / CONFIG_NAME).get("quantization_config")
-    except CheckpointError:
-        return False
-    return isinstance(section, dict) and section.get("producer") == PRODUCER
-
-
-def _is_tied(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """The config's word, checked against the tensors; without a word, the tensors'."""
-    has_head = f"{HEAD_MODULE}.weight" in tensors
-    tied = config.get("tie_word_embeddings")
-    if tied is None:
-        return not has_head
-    if bool(tied) == has_head:
-        wanted = f"a tied model has no {HEAD_MODULE}.weight" if tied else f"an untied model needs {HEAD_MODULE}.weight"
-        raise InvalidField("config.tie_word_embeddings", tied, f"the tensors disagree: {wanted}")
-    return bool(tied)
 
 
 def _stored_parts(name: str, value: Tensor | QuantizedTensor, contents: _Contents) -> dict[str, Tensor]:
@@ -160,9 +119,7 @@ def _stored_parts(name: str, value: Tensor | QuantizedTensor, contents: _Content
         parts = {name: value.contiguous()}
         if value.ndim == 2 and name.endswith(".weight"):
             contents.dense_matrices.append(name.removesuffix(".weight"))
-    for part, tensor in parts.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise CheckpointError(f"tensor {part} holds NaN or infinity; nothing was written")
+    check_finite(parts)
     contents.tensor_bytes[name] = sum(tensor.nbytes for tensor in parts.values())
     contents.num_weights += torch.Size(value.shape).numel()
     return parts
@@ -250,28 +207,3 @@ def _group(targets: list[str], scheme: IntegerScheme, layout: Layout) -> dict[st
         "output_activations": None,
         "format": layout.value,
     }
-
-
-def _check_extra_names(extra_files: Mapping[str, bytes]) -> None:
-    for name in extra_files:
-        if Path(name).name != name or name == CONFIG_NAME or ".safetensors" in name:
-            raise InvalidField("extra_files", name, "must be a plain file name that the writer does not write itself")
-
-
-def _write_companions(
-    directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer | None, extra_files: Mapping[str, bytes]
-) -> None:
-    if tokenizer is not None:
-        tokenizer.save(directory)
-    for name, content in extra_files.items():
-        (directory / name).write_bytes(content)
-    if GENERATION_CONFIG_NAME not in extra_files:
-        settings = {key: config.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        if tokenizer is not None and tokenizer.eos_ids:
-            settings["eos_token_id"] = list(tokenizer.eos_ids)
-        known = {key: value for key, value in settings.items() if value is not None}
-        _write_json(directory / GENERATION_CONFIG_NAME, {"_from_model_config": True, **known})
-
-
-def _write_json(file: Path, value: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

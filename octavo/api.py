@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.core.errors import InvalidField
 
 if TYPE_CHECKING:
+    from octavo.measure.compare.comparison import Comparison
     from octavo.measure.report import QualityReport
     from octavo.models.load import LoadedModel
     from octavo.quantize.calibration import Calibration
@@ -116,6 +117,43 @@ def evaluate(
         caveats=_caveats(base if base is not None else loaded),
         progress=lambda done, total: progress("measuring", done, total),
     )
+
+
+def compare(
+    checkpoints: Sequence[str | Path],
+    text: str | Path | None = None,
+    *,
+    windows: int | None = 4,
+    window_tokens: int | None = None,
+    against: str | Path | None = None,
+    quality: bool = True,
+    speed: bool = True,
+    rounds: int = 3,
+    threads: int | None = None,
+    html: Path | None = None,
+    progress: Progress = lambda stage, done, total: None,
+    say: Say = lambda line: print(line, file=sys.stderr),
+) -> Comparison:
+    """Several checkpoints side by side, measured from their files by one protocol; see `compare_checkpoints`.
+
+    `html` is a file for a page of it all, self-contained; it is written for an interrupted comparison too.
+    """
+    from octavo.measure.compare.comparison import compare_checkpoints
+    from octavo.measure.compare.quality import QualityPlan
+    from octavo.measure.compare.speed import SpeedPlan
+    from octavo.measure.page.html_report import check_page_file, write_page
+
+    if html is not None:
+        check_page_file(html)
+    base = None if against is None else str(against)
+    quality_plan = QualityPlan(None if text is None else str(text), windows, window_tokens, base) if quality else None
+    speed_plan = SpeedPlan(num_rounds=rounds) if speed else None
+    models = [str(each) for each in checkpoints]
+    comparison = compare_checkpoints(models, quality_plan, speed_plan, threads, progress, say)
+    if html is not None:
+        write_page(html, comparison)
+        say(f"page: {html}")
+    return comparison
 
 
 def _caveats(loaded: LoadedModel) -> list[str]:

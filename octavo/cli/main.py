@@ -20,6 +20,7 @@ COMMANDS = {
     "pull": "Fetch a model: from the catalog, or ORG/NAME from the Hugging Face hub.",
     "quantize": "Make a model smaller and measure what that costs.",
     "evaluate": "Measure perplexity, and the distance to another model.",
+    "compare": "Put several checkpoints side by side: quality, bytes, speed.",
     "inspect": "Show what a model is: shapes, schemes, bytes, measured quality.",
     "serve": "Serve a model over HTTP in the shapes of the OpenAI API.",
     "chat": "Talk to a model in the terminal.",

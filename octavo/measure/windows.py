@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.core.errors import InvalidField
-from octavo.quantize.calibration import BUILT_IN, bos_prefix, built_in_documents
+from octavo.quantize.calibration_sources import BUILT_IN, bos_prefix, built_in_documents
 
 if TYPE_CHECKING:
     from octavo.text.tokenizer import Tokenizer

@@ -14,12 +14,14 @@ class BlockStates:
     """Hidden states of all calibration tokens, float32 `[tokens, hidden]`, and the sequences they belong to.
 
     `hidden` come from quantized predecessors; `reference` from the source's own blocks, None unless the method trains
-    a block towards what the source computes.
+    a block towards what the source computes. `mask` bool `[tokens]`: which tokens statistics count (the others are
+    context, such as the user's turns of a chat); None is all of them.
     """
 
     hidden: Tensor
     batch: Batch
     reference: Tensor | None = None
+    mask: Tensor | None = None
 
     def named(self) -> dict[str, Tensor]:
         """For the journal."""

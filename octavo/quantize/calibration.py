@@ -1,4 +1,4 @@
-"""Calibration text: where it comes from and how it is packed into windows.
+"""Calibration text, packed: the windows that every method looks at, and an account of what is in them.
 
 A window holds at most `sequence_length` tokens in segments: whole documents, whole turns of a chat, or a stretch of
 a longer text. Each segment is a sequence of its own (attention never crosses documents, there is no padding), and
@@ -8,66 +8,145 @@ starts with BOS if the tokenizer adds one. What is not used is counted.
 from __future__ import annotations
 
 import hashlib
-import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.core.errors import InvalidField
+from octavo.quantize.calibration_sources import CalibrationSource, bos_prefix, parse_sources, read_documents
+from octavo.quantize.calibration_windows import (
+    MIN_SEGMENT_TOKENS,
+    Segment,
+    Window,
+    interleave,
+    pack,
+    share_out,
+    spread,
+)
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from octavo.text.tokenizer import Tokenizer
 
-#: A text's piece shorter than this starts a new window instead of filling the rest of one.
-MIN_SEGMENT_TOKENS = 32
-#: Every n-th topic of the built-in text is kept for evaluation.
-_HELD_OUT_EVERY = 4
-BUILT_IN = "pydoc_data.topics"
+
+@dataclass(frozen=True, slots=True)
+class SourceCounts:
+    """What became of one source. `num_context_tokens` of the `num_tokens` are read by the model and counted in no
+    statistics (the other side of a chat); `num_split_turns` turns were longer than a window."""
+
+    source: str
+    weight: float
+    num_documents: int
+    num_requested_windows: int
+    num_windows: int
+    num_tokens: int
+    num_context_tokens: int
+    num_unused_tokens: int
+    num_split_turns: int
+
+    def __str__(self) -> str:
+        context = f" ({self.num_context_tokens:,} of them context)" if self.num_context_tokens else ""
+        split = f"; {self.num_split_turns} turns longer than a window were cut" if self.num_split_turns else ""
+        return (
+            f"{self.source}: {self.num_windows} windows, {self.num_tokens:,} tokens{context} of "
+            f"{self.num_documents:,} documents; {self.num_unused_tokens:,} tokens not used{split}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Packed calibration tokens. `windows[i]` are the segments (token lists) of one window."""
+    """Packed calibration tokens. `packed[i]` are the segments of one window."""
 
-    source: str
-    windows: list[list[list[int]]]
+    packed: list[Window]
     sequence_length: int
     num_requested_windows: int
-    num_documents: int
-    num_unused_tokens: int
-    num_split_turns: int = 0
+    sources: list[SourceCounts]
+
+    @property
+    def source(self) -> str:
+        return ", ".join(counts.source for counts in self.sources)
+
+    @property
+    def windows(self) -> list[list[list[int]]]:
+        """The segments' tokens, window by window."""
+        return [[segment.tokens for segment in window] for window in self.packed]
 
     @property
     def segments(self) -> list[list[int]]:
         return [segment for window in self.windows for segment in window]
 
     @property
+    def mask(self) -> Tensor | None:
+        """Bool `[tokens]`, all segments one after the other: which tokens statistics count. None: all of them."""
+        if not self.num_context_tokens:
+            return None
+        import torch
+
+        return torch.tensor([counts for window in self.packed for segment in window for counts in segment.counts])
+
+    @property
     def num_tokens(self) -> int:
-        return sum(map(len, self.segments))
+        return sum(counts.num_tokens for counts in self.sources)
+
+    @property
+    def num_context_tokens(self) -> int:
+        return sum(counts.num_context_tokens for counts in self.sources)
+
+    @property
+    def num_counted_tokens(self) -> int:
+        return self.num_tokens - self.num_context_tokens
+
+    @property
+    def num_documents(self) -> int:
+        return sum(counts.num_documents for counts in self.sources)
+
+    @property
+    def num_unused_tokens(self) -> int:
+        return sum(counts.num_unused_tokens for counts in self.sources)
+
+    @property
+    def num_split_turns(self) -> int:
+        return sum(counts.num_split_turns for counts in self.sources)
 
     @property
     def num_masked_positions(self) -> int:
         """Positions of the windows that hold no token: a turn or document that did not fit began the next one."""
-        return len(self.windows) * self.sequence_length - self.num_tokens
+        return len(self.packed) * self.sequence_length - self.num_tokens
 
     @property
     def sha256(self) -> str:
-        """Of the tokens and the cuts between segments."""
+        """Of the tokens, the cuts between segments, and which tokens count."""
         digest = hashlib.sha256()
-        for segment in self.segments:
-            digest.update(array("q", [len(segment), *segment]).tobytes())
+        for segment in (segment for window in self.packed for segment in window):
+            digest.update(array("q", [len(segment), *segment.tokens]).tobytes())
+            if not all(segment.counts):
+                digest.update(bytes(segment.counts))
         return digest.hexdigest()
+
+    def warnings(self, widest_input: int) -> list[str]:
+        """What a user should hear before work starts. `widest_input` features enter the widest linear."""
+        lines = [
+            f"{each.source} fills {each.num_windows} of its {each.num_requested_windows} windows; nothing replaces them"
+            for each in self.sources
+            if each.num_windows < each.num_requested_windows
+        ]
+        if self.num_counted_tokens < 4 * widest_input:
+            lines.append(f"{self.num_counted_tokens} calibration tokens are few for {widest_input} inputs")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "source": self.source,
-            "num_windows": len(self.windows),
+            "sources": [asdict(counts) for counts in self.sources],
+            "num_windows": len(self.packed),
             "num_requested_windows": self.num_requested_windows,
             "sequence_length": self.sequence_length,
             "num_segments": len(self.segments),
             "num_tokens": self.num_tokens,
+            "num_context_tokens": self.num_context_tokens,
             "num_documents": self.num_documents,
             "num_unused_tokens": self.num_unused_tokens,
             "num_masked_positions": self.num_masked_positions,
@@ -76,165 +155,60 @@ class Calibration:
         }
 
 
-def bos_prefix(tokenizer: Tokenizer) -> list[int]:
-    """`[bos]` if the tokenizer itself starts a text with BOS, else nothing: the BOS policy of every measurement."""
-    encoded = tokenizer.encode("a", add_special_tokens=True)
-    starts = bool(encoded) and encoded[0] == tokenizer.bos_id
-    return encoded[:1] if starts else []
-
-
 def load_calibration(
-    tokenizer: Tokenizer, source: Path | str | None = None, num_windows: int = 32, sequence_length: int = 512
+    tokenizer: Tokenizer,
+    sources: str | Path | Sequence[str | Path] | None = None,
+    num_windows: int = 32,
+    sequence_length: int = 512,
 ) -> Calibration:
-    """Read and pack calibration text: a text file (one document), a `.jsonl` of `{"text": ...}` or of
-    `{"messages": [...]}`, or the built-in text for None.
+    """Read and pack calibration text (`calibration_sources` says what a source may be); None is the built-in text.
 
-    Windows are spread evenly over the source. A source with less text gives fewer windows, and the numbers say so.
-    Raises `InvalidField` for an unreadable, empty or malformed source.
+    Windows are shared out by the sources' weights, spread evenly over each and interleaved. A source with less text
+    than its share gives fewer windows, and the numbers say so. Raises `InvalidField` for an unreadable, empty or
+    malformed source, and for one whose share is no whole window.
     """
     if num_windows < 1:
         raise InvalidField("samples", num_windows, "at least one window is needed")
     if sequence_length < MIN_SEGMENT_TOKENS:
         raise InvalidField("sequence_length", sequence_length, f"at least {MIN_SEGMENT_TOKENS} tokens")
-    documents = [document for document in _documents(tokenizer, source) if any(document)]
-    if not documents:
-        raise InvalidField("calibration", str(source or BUILT_IN), "the source holds no text")
-    windows, num_split = _pack(documents, bos_prefix(tokenizer), sequence_length)
-    chosen = _spread(windows, num_windows)
-    num_all, num_used = (sum(len(s) for w in group for s in w) for group in (windows, chosen))
-    return Calibration(
-        source=str(source or BUILT_IN),
-        windows=chosen,
-        sequence_length=sequence_length,
-        num_requested_windows=num_windows,
+    parsed = parse_sources(sources)
+    shares = share_out(num_windows, [source.weight for source in parsed])
+    for source, share in zip(parsed, shares, strict=True):
+        if share == 0:
+            expected = f"its weight {source.weight:g} is not one of {num_windows} windows; ask for more samples"
+            raise InvalidField("calibration", source.name, expected)
+    packed, counts = [], []
+    for source, share in zip(parsed, shares, strict=True):
+        windows, numbers = _pack_source(source, share, tokenizer, sequence_length)
+        packed.append(windows)
+        counts.append(numbers)
+    return Calibration(interleave(packed), sequence_length, num_windows, counts)
+
+
+def _pack_source(
+    source: CalibrationSource, num_windows: int, tokenizer: Tokenizer, length: int
+) -> tuple[list[Window], SourceCounts]:
+    documents, title = read_documents(source, tokenizer)
+    windows, num_split = pack(documents, bos_prefix(tokenizer), length)
+    chosen = spread(windows, num_windows)
+    num_all, num_used = (sum(map(len, _segments(group))) for group in (windows, chosen))
+    num_context = sum(segment.counts.count(False) for segment in _segments(chosen))
+    if num_context == num_used:
+        expected = f"none of its {num_used} tokens counts: every assistant turn that was chosen has weight 0"
+        raise InvalidField("calibration", source.name, expected)
+    counts = SourceCounts(
+        source=title,
+        weight=source.weight,
         num_documents=len(documents),
+        num_requested_windows=num_windows,
+        num_windows=len(chosen),
+        num_tokens=num_used,
+        num_context_tokens=num_context,
         num_unused_tokens=num_all - num_used,
         num_split_turns=num_split,
     )
+    return chosen, counts
 
 
-def built_in_documents(held_out: bool = False) -> list[str]:
-    """The topics of Python's own manual (`pydoc_data.topics`), by name: the part for calibration, or the other."""
-    from pydoc_data.topics import topics
-
-    return [
-        text
-        for index, (_, text) in enumerate(sorted(topics.items()))
-        if (index % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1) == held_out
-    ]
-
-
-#: A document is a list of pieces that should not be cut: a text is one piece, a chat one piece per turn.
-_Document = list[list[int]]
-
-
-def _documents(tokenizer: Tokenizer, source: Path | str | None) -> Iterator[_Document]:
-    if source is None:
-        texts: Iterable[str] = built_in_documents()
-    else:
-        path = Path(source)
-        if not path.is_file():
-            raise InvalidField("calibration", str(source), "name a text file, or a .jsonl of texts or chats")
-        if path.suffix == ".jsonl":
-            yield from _json_lines(tokenizer, path)
-            return
-        texts = [path.read_text(encoding="utf-8")]
-    for text in texts:
-        yield [tokenizer.encode(text, add_special_tokens=False)]
-
-
-def _json_lines(tokenizer: Tokenizer, path: Path) -> Iterator[_Document]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise InvalidField(f"calibration line {number}", line, f"not JSON: {error}") from None
-        if isinstance(row, dict) and isinstance(row.get("messages"), list):
-            yield _chat_turns(tokenizer, row["messages"], number)
-        elif isinstance(row, dict) and isinstance(row.get("text"), str):
-            yield [tokenizer.encode(row["text"], add_special_tokens=False)]
-        else:
-            raise InvalidField(f"calibration line {number}", line, 'write {"text": "..."} or {"messages": [...]}')
-
-
-def _chat_turns(tokenizer: Tokenizer, messages: list[dict[str, Any]], number: int) -> _Document:
-    """Tokens of each turn as the model's own template renders it. Where a longer chat does not render as a
-    continuation of a shorter one, the turns in question stay one piece."""
-    template = tokenizer.chat_template
-    if template is None:
-        expected = 'the model has no chat template to render "messages" with; calibrate on {"text": "..."}'
-        raise InvalidField(f"calibration line {number}", "messages", expected)
-    whole = template.render(messages, add_generation_prompt=False)
-    cuts = [0]
-    for count in range(1, len(messages)):
-        try:
-            part = template.render(messages[:count], add_generation_prompt=False)
-        except InvalidField:  # a template may refuse half a chat: then there is no cut here
-            continue
-        if whole.startswith(part) and len(part) > cuts[-1]:
-            cuts.append(len(part))
-    pieces = [whole[start:stop] for start, stop in zip(cuts, [*cuts[1:], len(whole)], strict=True)]
-    turns = [tokenizer.encode(piece, add_special_tokens=False) for piece in pieces]
-    bos = bos_prefix(tokenizer)
-    if bos and turns and turns[0][:1] == bos:
-        turns[0] = turns[0][1:]
-    return turns
-
-
-def _pack(documents: Sequence[_Document], bos: list[int], length: int) -> tuple[list[list[list[int]]], int]:
-    """(windows, number of turns that had to be cut). Every token of every document is in exactly one segment."""
-    packer = _Packer(bos, length)
-    for document in documents:
-        packer.start_segment()
-        for piece in document:
-            packer.add(piece, splittable=len(document) == 1)
-    return packer.finish(), packer.num_split
-
-
-class _Packer:
-    def __init__(self, bos: list[int], length: int) -> None:
-        self.bos, self.length = bos, length
-        self.windows: list[list[list[int]]] = [[]]
-        self.segment: list[int] = []
-        self.num_split = 0
-
-    @property
-    def room(self) -> int:
-        """Tokens that still fit, the BOS of a new segment set aside."""
-        used = sum(map(len, self.windows[-1])) + len(self.segment)
-        return self.length - used - (0 if self.segment else len(self.bos))
-
-    def start_segment(self) -> None:
-        if self.segment:
-            self.windows[-1].append(self.segment)
-        self.segment = []
-
-    def next_window(self) -> None:
-        self.start_segment()
-        self.windows.append([])
-
-    def add(self, piece: list[int], splittable: bool) -> None:
-        if not splittable and len(piece) > self.length - len(self.bos):
-            self.num_split += 1
-            splittable = True
-        if self.room < (min(MIN_SEGMENT_TOKENS, len(piece)) if splittable else len(piece)):
-            self.next_window()
-        while piece:
-            if self.room <= 0:
-                self.next_window()
-            head, piece = piece[: self.room], piece[self.room :]
-            self.segment = self.segment or list(self.bos)
-            self.segment += head
-
-    def finish(self) -> list[list[list[int]]]:
-        self.start_segment()
-        return [window for window in self.windows if window]
-
-
-def _spread(windows: list[list[list[int]]], count: int) -> list[list[list[int]]]:
-    """`count` windows at even distances, all of them if there are not more."""
-    if len(windows) <= count:
-        return windows
-    return [windows[index * len(windows) // count] for index in range(count)]
+def _segments(windows: Iterable[Window]) -> Iterable[Segment]:
+    return (segment for window in windows for segment in window)

@@ -36,11 +36,14 @@ class ObserverOps(BulkOps):
     evenly spaced over the text: they count in its statistics, lightly, and nowhere else. So few rows are not overfit,
     and an expert that no token chose is calibrated on what its layer computes (docs/decisions.md has figures).
     A router is not offered to `on_linear`: it keeps its weights.
+
+    `mask` bool `[tokens]` says which rows statistics count; the others are read as context. None: all of them.
     """
 
-    def __init__(self, on_linear: OnLinear) -> None:
+    def __init__(self, on_linear: OnLinear, mask: Tensor | None = None) -> None:
         super().__init__()
         self._on_linear = on_linear
+        self._mask = mask
         self._observed: Tensor | None = None
         self._statistics = InputStatistics(0)
         self._num_lent_rows = 0
@@ -50,7 +53,7 @@ class ObserverOps(BulkOps):
             self._observed = x
             num_own_rows = len(x) - self._num_lent_rows
             self._statistics = InputStatistics(x.shape[1])
-            self._statistics.add(x[:num_own_rows])
+            self._statistics.add(x[:num_own_rows], self._mask)
             self._statistics.lend(x[num_own_rows:], LENT_WEIGHT)
             self._statistics.check_finite(linear.name)
         return super().linear(x, self._on_linear(linear, self._statistics))
@@ -61,14 +64,17 @@ class ObserverOps(BulkOps):
     def experts(self, x: Tensor, experts: Experts) -> Tensor:
         y = torch.zeros_like(x)
         groups = {expert: (rows, weights) for expert, rows, weights in self.route(x, experts).groups()}
+        mask = torch.ones(len(x), dtype=torch.bool) if self._mask is None else self._mask
+        whole_mask, num_counted = self._mask, int(mask.sum())
         for expert, mlp in enumerate(experts.mlps):
             rows, weights = groups.get(expert, (torch.empty(0, dtype=torch.int64), torch.empty(0, 1)))
             num_inputs = max(mlp.gate.num_inputs, mlp.down.num_inputs)
-            lent = lent_rows(rows, len(x), num_lent_rows(len(rows), len(x), num_inputs))
+            self._mask = None if whole_mask is None else whole_mask[rows]
+            lent = lent_rows(rows, mask, num_lent_rows(int(mask[rows].sum()), num_counted, num_inputs))
             self._num_lent_rows = len(lent)
             result = self.mlp(x[torch.cat([rows, lent])], mlp, experts.activation)
             y.index_add_(0, rows, result[: len(rows)].mul_(weights))
-        self._num_lent_rows = 0
+        self._num_lent_rows, self._mask = 0, whole_mask
         return y
 
 
@@ -79,9 +85,9 @@ def num_lent_rows(num_own_rows: int, num_rows: int, num_inputs: int) -> int:
     return min(num_rows - num_own_rows, LENT_ROWS_PER_INPUT * num_inputs)
 
 
-def lent_rows(own: Tensor, num_rows: int, count: int) -> Tensor:
-    """`count` of `num_rows` rows, evenly spaced among those that are not in `own`; int64."""
-    is_other = torch.ones(num_rows, dtype=torch.bool)
+def lent_rows(own: Tensor, mask: Tensor, count: int) -> Tensor:
+    """`count` rows, evenly spaced among those that `mask` bool `[rows]` counts and that are not in `own`; int64."""
+    is_other = mask.clone()
     is_other[own] = False
     others = is_other.nonzero().flatten()
     return others[torch.arange(count) * len(others) // max(1, count)]

@@ -13,15 +13,21 @@ _CHUNK_ROWS = 4096
 
 class InputStatistics:
     """Running mean of x x' over tokens, float32 `[inputs, inputs]` (GPTQ's Hessian up to a factor of 2, which
-    cancels). Weighting is by token, never by batch; rows that `mask` excludes count nowhere. `largest` is the largest
-    magnitude seen."""
+    cancels). Weighting is by token, never by batch; rows that `mask` excludes count nowhere. `mean_magnitude` and
+    `largest_magnitude` are those of |x|, float32 `[inputs]`."""
 
     def __init__(self, num_inputs: int) -> None:
         self.hessian = torch.zeros(num_inputs, num_inputs)
-        self.largest = 0.0
+        self.mean_magnitude = torch.zeros(num_inputs)
+        self.largest_magnitude = torch.zeros(num_inputs)
         self.num_tokens = 0
         self.num_lent_tokens = 0
         self._weight = 0.0
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude seen in any input."""
+        return float(self.largest_magnitude.max()) if len(self.largest_magnitude) else 0.0
 
     def add(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Add the rows of `x` `[tokens, inputs]`; `mask` bool `[tokens]` keeps only real tokens."""
@@ -39,8 +45,10 @@ class InputStatistics:
     def _add(self, x: Tensor, row_weight: float) -> None:
         for start in range(0, x.shape[0], _CHUNK_ROWS):
             rows = x[start : start + _CHUNK_ROWS].to(torch.float32)
-            self.largest = max(self.largest, float(rows.abs().max()))
+            magnitude = rows.abs()
+            self.largest_magnitude = torch.maximum(self.largest_magnitude, magnitude.amax(0))
             total = self._weight + row_weight * rows.shape[0]
+            self.mean_magnitude.mul_(self._weight / total).add_(magnitude.sum(0), alpha=row_weight / total)
             self.hessian.addmm_(rows.T, rows, beta=self._weight / total, alpha=row_weight / total)
             self._weight = total
 

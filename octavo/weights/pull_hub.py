@@ -72,8 +72,8 @@ def pull_from_hub(
     commit = str(info.sha)
     check_disk(directory, sum(each.num_bytes for each in files if not (directory / each.name).exists()))
     with locked(directory):
-        _download_small(name, commit, directory, endpoint, [each.name for each in files if each.sha256 is None])
-        _download_large(name, commit, directory, endpoint, [each for each in files if each.sha256], progress)
+        download_small(name, commit, directory, endpoint, [each.name for each in files if each.sha256 is None])
+        download_large(name, commit, directory, endpoint, [each for each in files if each.sha256], progress)
         write_record(directory, f"{name}@{commit}", {each.name: each.sha256 or "" for each in files})
     return HubModel(_path_to_load(directory, [each.name for each in files]), commit)
 
@@ -128,7 +128,7 @@ def _model_info(name: str, revision: str | None, endpoint: str | None) -> ModelI
     except RepositoryNotFoundError as error:
         raise DownloadError(f"the hub has no model {name}, or it is private (`hf auth login`)") from error
     except Exception as error:
-        raise _unreachable(name, error) from error
+        raise unreachable(name, error) from error
 
 
 def _files_of(info: ModelInfo) -> list[HubFile]:
@@ -138,8 +138,10 @@ def _files_of(info: ModelInfo) -> list[HubFile]:
     ]
 
 
-def _download_small(name: str, commit: str, directory: Path, endpoint: str | None, files: list[str]) -> None:
-    """What git itself holds: config, templates."""
+def download_small(
+    name: str, commit: str, directory: Path, endpoint: str | None, files: list[str], kind: str = "model"
+) -> None:
+    """What git itself holds: config, templates. `kind` is "model" or "dataset"."""
     from huggingface_hub import snapshot_download
     from tqdm import tqdm
 
@@ -152,17 +154,29 @@ def _download_small(name: str, commit: str, directory: Path, endpoint: str | Non
     patterns = [file.replace("[", "[[]") for file in files]
     try:
         snapshot_download(
-            name, revision=commit, local_dir=directory, allow_patterns=patterns, endpoint=endpoint, tqdm_class=Silent
+            name,
+            repo_type=kind,
+            revision=commit,
+            local_dir=directory,
+            allow_patterns=patterns,
+            endpoint=endpoint,
+            tqdm_class=Silent,
         )
     except Exception as error:
-        raise _unreachable(name, error) from error
+        raise unreachable(name, error) from error
     missing = [file for file in files if not (directory / file).exists()]
     if missing:
         raise DownloadError(f"{name}: the hub did not send {', '.join(missing)}")
 
 
-def _download_large(
-    name: str, commit: str, directory: Path, endpoint: str | None, files: list[HubFile], progress: PullProgress
+def download_large(
+    name: str,
+    commit: str,
+    directory: Path,
+    endpoint: str | None,
+    files: list[HubFile],
+    progress: PullProgress,
+    kind: str = "model",
 ) -> None:
     """What lies in large file storage. By our own download: the hub's client (2.4) begins a file anew after a kill."""
     from huggingface_hub import hf_hub_url
@@ -173,18 +187,21 @@ def _download_large(
     total = sum(each.num_bytes for each in files)
     before = 0
     for each in files:
-        url = hf_hub_url(name, each.name, revision=commit, endpoint=endpoint)
+        url = hf_hub_url(name, each.name, repo_type=kind, revision=commit, endpoint=endpoint)
         remote = RemoteFile(url, str(each.sha256), each.num_bytes, authorization)
         download(remote, directory / each.name, opener, partial(shifted, progress, before, total))
         before += each.num_bytes
         progress(before, total)
 
 
-def _unreachable(name: str, error: Exception) -> DownloadError:
+_COPY_A_MODEL = "copy the model's directory from a machine that has it and name it by its path"
+
+
+def unreachable(name: str, error: Exception, instead: str = _COPY_A_MODEL) -> DownloadError:
+    """What to say of a failed pull; `instead` is what works without a network."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return DownloadError(
-        f"{name} could not be pulled from the Hugging Face hub: {reason}\nWithout a network: copy the model's "
-        f"directory from a machine that has it and name it by its path."
+        f"{name} could not be pulled from the Hugging Face hub: {reason}\nWithout a network: {instead}."
     )
 
 

@@ -6,14 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from octavo.core.errors import InvalidField
-from octavo.quantize.calibration import (
-    _pack,
-    built_in_documents,
-    load_calibration,
-)
+from octavo.ops.base import Linear
+from octavo.quantize.calibration import Calibration, load_calibration
+from octavo.quantize.calibration_sources import CalibrationSource, built_in_documents, parse_sources
+from octavo.quantize.calibration_windows import Document, Piece, Segment, Window, interleave, pack, share_out
+from octavo.quantize.observer import ObserverOps
+from octavo.quantize.statistics import InputStatistics
 from octavo.text.tokenizer import Tokenizer
+from tests.tokenizers import make_byte_tokenizer
 
 MODEL = Path(__file__).parents[2].parent / "shared" / "data" / "models" / "stories260k"
 
@@ -25,36 +30,40 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_directory(MODEL)
 
 
-def _flat(windows: list[list[list[int]]], bos: list[int]) -> list[int]:
-    return [token for window in windows for segment in window for token in segment[len(bos) :]]
+def _flat(windows: list[Window], bos: list[int]) -> list[int]:
+    return [token for window in windows for segment in window for token in segment.tokens[len(bos) :]]
+
+
+def _document(*pieces: list[int]) -> Document:
+    return [Piece(tokens) for tokens in pieces]
 
 
 @pytest.mark.parametrize("bos", [[], [1]])
 def test_packing_keeps_every_token_in_order(bos: list[int]) -> None:
-    documents = [[list(range(start, start + length))] for start, length in ((10, 5), (100, 300), (500, 64), (700, 1))]
-    windows, num_split = _pack(documents, bos, 64)
-    assert _flat(windows, bos) == [token for document in documents for piece in document for token in piece]
+    texts = [list(range(start, start + length)) for start, length in ((10, 5), (100, 300), (500, 64), (700, 1))]
+    windows, num_split = pack([_document(text) for text in texts], bos, 64)
+    assert _flat(windows, bos) == [token for text in texts for token in text]
     assert num_split == 0
     assert all(sum(map(len, window)) <= 64 for window in windows)
-    assert all(segment[: len(bos)] == bos for window in windows for segment in window)
+    assert all(segment.tokens[: len(bos)] == bos for window in windows for segment in window)
 
 
 def test_long_texts_fill_windows_exactly() -> None:
-    windows, _ = _pack([[list(range(1000))]], [1], 100)
+    windows, _ = pack([_document(list(range(1000)))], [1], 100)
     assert [sum(map(len, window)) for window in windows[:-1]] == [100] * (len(windows) - 1)
 
 
 def test_chats_are_cut_between_turns_only() -> None:
     turns = [list(range(100 * i, 100 * i + 40)) for i in range(5)]
-    windows, num_split = _pack([turns], [], 100)
+    windows, num_split = pack([_document(*turns)], [], 100)
     assert num_split == 0
-    starts = {segment[0] for window in windows for segment in window}
+    starts = {segment.tokens[0] for window in windows for segment in window}
     assert starts <= {turn[0] for turn in turns}
     assert _flat(windows, []) == [token for turn in turns for token in turn]
 
 
 def test_a_turn_longer_than_a_window_is_cut_and_counted() -> None:
-    windows, num_split = _pack([[list(range(10)), list(range(1000, 1250))]], [], 100)
+    windows, num_split = pack([_document(list(range(10)), list(range(1000, 1250)))], [], 100)
     assert num_split == 1
     assert _flat(windows, []) == [*range(10), *range(1000, 1250)]
 
@@ -108,3 +117,125 @@ def test_built_in_text_keeps_evaluation_apart(tokenizer: Tokenizer) -> None:
     calibration = load_calibration(tokenizer)
     assert calibration.num_tokens == 32 * 512 - calibration.num_masked_positions
     assert calibration.num_masked_positions < 32 * 32
+
+
+def test_a_weight_follows_an_at_sign_and_a_path_stays_a_path(tmp_path: Path) -> None:
+    assert CalibrationSource.parse("medical.txt@2") == CalibrationSource("medical.txt", 2.0)
+    assert CalibrationSource.parse("hf:org/name:train:text@0.5") == CalibrationSource("hf:org/name:train:text", 0.5)
+    assert CalibrationSource.parse("a.txt") == CalibrationSource("a.txt", 1.0)
+    odd = tmp_path / "mail@3"
+    odd.write_text("text")
+    assert CalibrationSource.parse(odd) == CalibrationSource(str(odd), 1.0)
+    for wrong in ("a.txt@0", "a.txt@-1", "a.txt@nan", "a.txt@inf", "a.txt@much"):
+        with pytest.raises(InvalidField, match="calibration"):
+            CalibrationSource.parse(wrong)
+    with pytest.raises(InvalidField, match="named 2 times"):
+        parse_sources(["a.txt", "a.txt@2"])
+
+
+@given(st.integers(1, 200), st.lists(st.floats(0.01, 100), min_size=1, max_size=6))
+def test_windows_are_shared_out_by_weight(count: int, weights: list[float]) -> None:
+    shares = share_out(count, weights)
+    assert sum(shares) == count
+    assert all(abs(share - count * weight / sum(weights)) < 1 for share, weight in zip(shares, weights, strict=True))
+
+
+def test_interleaved_windows_mix_evenly() -> None:
+    a, b = ([[Segment([100 * number + i], [True])] for i in range(count)] for number, count in ((1, 6), (2, 2)))
+    tokens = [window[0].tokens[0] // 100 for window in interleave([a, b])]
+    assert tokens == [1, 1, 2, 1, 1, 1, 2, 1]
+
+
+def _stories(tmp_path: Path, name: str, sentence: str, count: int) -> Path:
+    file = tmp_path / name
+    file.write_text(sentence * count)
+    return file
+
+
+def test_several_sources_share_the_windows_and_each_is_accounted_for(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    cats = _stories(tmp_path, "cats.txt", "The cat sat on the mat. ", 400)
+    dogs = _stories(tmp_path, "dogs.txt", "A dog ran in the park. ", 400)
+    calibration = load_calibration(tokenizer, [f"{cats}@3", dogs], 8, 64)
+    assert [counts.num_windows for counts in calibration.sources] == [6, 2]
+    assert [counts.weight for counts in calibration.sources] == [3, 1]
+    alone = [load_calibration(tokenizer, source, count, 64) for source, count in ((cats, 6), (dogs, 2))]
+    assert sorted(calibration.segments) == sorted([*alone[0].segments, *alone[1].segments])
+    assert calibration.num_unused_tokens == sum(each.num_unused_tokens for each in alone)
+    assert [each["num_tokens"] for each in calibration.to_dict()["sources"]] == [6 * 64, 2 * 64]
+    with pytest.raises(InvalidField, match="not one of 2 windows"):
+        load_calibration(tokenizer, [f"{cats}@30", dogs], 2, 64)
+
+
+def test_a_source_shorter_than_its_share_is_said(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    long = _stories(tmp_path, "long.txt", "The cat sat on the mat. ", 400)
+    short = _stories(tmp_path, "short.txt", "A dog ran. ", 3)
+    calibration = load_calibration(tokenizer, [long, short], 8, 64)
+    assert [counts.num_windows for counts in calibration.sources] == [4, 1]
+    assert any(f"{short} fills 1 of its 4 windows" in line for line in calibration.warnings(16))
+    assert any("few for 4096 inputs" in line for line in calibration.warnings(4096))
+
+
+@pytest.fixture(scope="module")
+def chat_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    make_byte_tokenizer(directory)
+    return Tokenizer.from_directory(directory)
+
+
+def _counted(calibration: Calibration, tokenizer: Tokenizer) -> tuple[str, str]:
+    """(text that counts, text that does not)."""
+    assert calibration.mask is not None
+    tokens = [token for segment in calibration.segments for token in segment]
+    counts = calibration.mask.tolist()
+    return tuple(
+        tokenizer.decode([t for t, c in zip(tokens, counts, strict=True) if c == wanted], skip_special_tokens=False)
+        for wanted in (True, False)
+    )  # type: ignore[return-value]
+
+
+def test_only_what_the_assistant_says_counts(chat_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    turns = [("user", "Who?"), ("assistant", "Me."), ("user", "Why?"), ("assistant", "Because.")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps({"messages": messages}) + "\n")
+    calibration = load_calibration(chat_tokenizer, file, 1, 256)
+    counted, context = _counted(calibration, chat_tokenizer)
+    assert "Me." in counted
+    assert "Because." in counted
+    assert "Who?" in context
+    assert "Why?" in context
+    assert "Me." not in context
+    assert calibration.num_context_tokens + calibration.num_counted_tokens == calibration.num_tokens
+    messages[1]["weight"] = 0  # type: ignore[assignment]
+    file.write_text(json.dumps({"messages": messages}) + "\n")
+    lighter = load_calibration(chat_tokenizer, file, 1, 256)
+    assert "Me." in _counted(lighter, chat_tokenizer)[1]
+    assert lighter.segments == calibration.segments
+    assert lighter.sha256 != calibration.sha256
+
+
+def test_a_chat_without_an_assistant_counts_whole(chat_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text(json.dumps({"messages": [{"role": "user", "content": "Who are you?"}]}) + "\n")
+    calibration = load_calibration(chat_tokenizer, file, 1, 64)
+    assert calibration.mask is None
+    assert calibration.num_context_tokens == 0
+
+
+def test_masked_rows_change_no_statistics() -> None:
+    """Bug 19: context is read, and counts nowhere, in no channel, for no expert."""
+    x = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([True, False] * 6)
+    seen: list[InputStatistics] = []
+    linear = Linear("a", torch.eye(6))
+
+    def keep(linear: Linear, statistics: InputStatistics) -> Linear:
+        seen.append(statistics)
+        return linear
+
+    y = ObserverOps(keep, mask).linear(x, linear)
+    assert torch.equal(y, x)
+    ObserverOps(keep).linear(x[mask], linear)
+    assert seen[0].num_tokens == seen[1].num_tokens == 6
+    for name in ("hessian", "mean_magnitude", "largest_magnitude"):
+        assert torch.equal(getattr(seen[0], name), getattr(seen[1], name))

@@ -11,21 +11,22 @@ from tests.weights.file_server import FileServer, Reply
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def hub_site(repository: str, files: dict[str, bytes]) -> FileServer:
-    """One repository. Files above 100 bytes are in LFS, so the hub knows their sha256."""
-    site = FileServer()
+def hub_site(repository: str, files: dict[str, bytes], kind: str = "models") -> FileServer:
+    """One repository of `kind` "models" or "datasets". Files above 100 bytes are in LFS, so the hub knows their
+    sha256."""
+    site, folder = FileServer(), "" if kind == "models" else f"{kind}/"
     siblings = [_sibling(name, content) for name, content in files.items()]
     info = {"_id": "1", "id": repository, "modelId": repository, "sha": COMMIT, "siblings": siblings, "private": False}
     info |= {"author": repository.partition("/")[0], "tags": [], "downloads": 0, "likes": 0, "gated": False}
-    for path in (f"/api/models/{repository}", f"/api/models/{repository}/revision/main"):
+    for path in (f"/api/{kind}/{repository}", f"/api/{kind}/{repository}/revision/main"):
         site.replies[path] = Reply(json.dumps(info).encode(), "application/json")
-    site.replies[f"/api/models/{repository}/revision/{COMMIT}"] = site.replies[f"/api/models/{repository}"]
+    site.replies[f"/api/{kind}/{repository}/revision/{COMMIT}"] = site.replies[f"/api/{kind}/{repository}"]
     tree = [_tree_entry(name, content) for name, content in files.items()]
-    site.replies[f"/api/models/{repository}/tree/{COMMIT}"] = Reply(json.dumps(tree).encode(), "application/json")
+    site.replies[f"/api/{kind}/{repository}/tree/{COMMIT}"] = Reply(json.dumps(tree).encode(), "application/json")
     for name, content in files.items():
         etag = f'"{_sha256(content) if _in_lfs(content) else _blob_id(content)}"'
         headers = {"ETag": etag, "X-Repo-Commit": COMMIT, "X-Linked-Etag": etag, "X-Linked-Size": str(len(content))}
-        site.replies[f"/{repository}/resolve/{COMMIT}/{name}"] = Reply(content, headers=headers)
+        site.replies[f"/{folder}{repository}/resolve/{COMMIT}/{name}"] = Reply(content, headers=headers)
     return site
 
 

@@ -207,7 +207,7 @@ class _Job:
         )
         written, verification = self._timed(
             "writing",
-            lambda: export(self.output, quantized.tensors, loaded.checkpoint, loaded.spec, loaded.tokenizer),
+            lambda: export(self.output, quantized.tensors, loaded.checkpoint, loaded.model.spec, loaded.tokenizer),
         )
         report = self._report(plan, calibration, quantized.reports, written, verification.verdict)
         report.num_resumed_blocks = quantized.num_resumed_blocks

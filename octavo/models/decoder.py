@@ -66,6 +66,12 @@ class DecoderLayer:
                 return
         raise InvalidField("norm", new.name, f"layer {self.index} has no such norm")
 
+    def replace_router(self, new: Linear) -> None:
+        """Put `new` in the router's place. Raises `InvalidField`."""
+        if not isinstance(self.mlp, Experts) or self.mlp.router.name != new.name:
+            raise InvalidField("router", new.name, f"layer {self.index} has no such router")
+        self.mlp = replace(self.mlp, router=new)
+
     def owners(self) -> Iterator[Linear | Norm]:
         """Everything in the layer that holds a weight."""
         yield from self.linears()
@@ -86,30 +92,36 @@ def _with_linear(mlp: GatedMlp, old: Linear, new: Linear) -> GatedMlp:
 
 def decoder_layer(ops: Ops, layer: DecoderLayer, x: X, batch: Any) -> X:
     """x `[rows, hidden]` -> same."""
+    x = x + attention_half(ops, layer, ops.norm(x, layer.input_norm), batch)
+    return x + mlp_half(ops, layer, ops.norm(x, layer.mlp_norm))
+
+
+def attention_half(ops: Ops, layer: DecoderLayer, h: X, batch: Any) -> X:
+    """From what the input norm gives to what is added to the residual stream, `[rows, hidden]` -> same."""
+    q, k, v = queries_keys_values(ops, layer, h, batch)
+    h = ops.linear(ops.attend(q, k, v, layer.attention, batch), layer.o)
+    return h if layer.attention_output_norm is None else ops.norm(h, layer.attention_output_norm)
+
+
+def queries_keys_values(ops: Ops, layer: DecoderLayer, h: X, batch: Any) -> tuple[X, X, X]:
+    """As attention gets them: normed where the family does, and rotated."""
     head_dim = layer.attention.head_dim
-    h = ops.norm(x, layer.input_norm)
     q, k, v = ops.linear(h, layer.q), ops.linear(h, layer.k), ops.linear(h, layer.v)
     if layer.q_norm is not None:
         q = ops.head_norm(q, layer.q_norm, head_dim)
     if layer.k_norm is not None:
         k = ops.head_norm(k, layer.k_norm, head_dim)
-    q, k = ops.rope(q, layer.rope, head_dim, batch), ops.rope(k, layer.rope, head_dim, batch)
-    h = ops.linear(ops.attend(q, k, v, layer.attention, batch), layer.o)
-    if layer.attention_output_norm is not None:
-        h = ops.norm(h, layer.attention_output_norm)
-    x = x + h
-    h = ops.norm(x, layer.mlp_norm)
-    h = _mlp(ops, layer, h)
-    if layer.mlp_output_norm is not None:
-        h = ops.norm(h, layer.mlp_output_norm)
-    return x + h
+    return ops.rope(q, layer.rope, head_dim, batch), ops.rope(k, layer.rope, head_dim, batch), v
 
 
-def _mlp(ops: Ops, layer: DecoderLayer, x: X) -> X:
+def mlp_half(ops: Ops, layer: DecoderLayer, h: X) -> X:
+    """From what the MLP's norm gives to what is added to the residual stream, `[rows, hidden]` -> same."""
     if isinstance(layer.mlp, Experts):
-        return ops.experts(x, layer.mlp)
-    gate, up = ops.linear(x, layer.mlp.gate), ops.linear(x, layer.mlp.up)
-    return ops.linear(ops.gated(gate, up, layer.activation), layer.mlp.down)
+        h = ops.experts(h, layer.mlp)
+    else:
+        gate, up = ops.linear(h, layer.mlp.gate), ops.linear(h, layer.mlp.up)
+        h = ops.linear(ops.gated(gate, up, layer.activation), layer.mlp.down)
+    return h if layer.mlp_output_norm is None else ops.norm(h, layer.mlp_output_norm)
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ class _Tensors(Mapping[str, Tensor | QuantizedTensor]):
         self._quantized = quantized
         self._checkpoint = checkpoint
         tied_head = {f"{spec.names.head}.weight"} if spec.tied_embedding else set()
-        self._names = [name for name in checkpoint.names() if name not in tied_head]
+        self._names = [name for name in {**dict.fromkeys(checkpoint.names()), **quantized} if name not in tied_head]
 
     def __getitem__(self, name: str) -> Tensor | QuantizedTensor:
         return self._quantized[name] if name in self._quantized else self._checkpoint.get(name)

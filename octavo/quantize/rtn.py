@@ -27,14 +27,7 @@ def rtn(
     measured on them and they weigh the scale search; `fallback` is the reason to record."""
     hessian = None if statistics is None else statistics.hessian
     importance = None if hessian is None else hessian.diagonal()
-    packed: QuantizedTensor
-    if isinstance(scheme, IntegerScheme):
-        encoded = encode(weight, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
-        packed = PackedTensor.from_codes(encoded.codes, encoded.scale, encoded.zero_point, scheme)
-    else:
-        from octavo.numerics.float_grid import encode_float
-
-        packed = encode_float(weight, scheme, search=search, importance=importance)
+    packed = nearest(weight, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
     error = relative_error(weight.to(torch.float32), packed.dequantize(), hessian)
     report = ModuleReport(
         name=name,
@@ -50,3 +43,20 @@ def rtn(
         fallback=fallback,
     )
     return QuantizedWeight(packed, report)
+
+
+def nearest(
+    weight: Tensor,
+    scheme: Scheme,
+    *,
+    scale_dtype: torch.dtype = torch.float16,
+    search: bool = True,
+    importance: Tensor | None = None,
+) -> QuantizedTensor:
+    """The nearest codes alone; `importance` `[inputs]` weighs squared errors in the scale search."""
+    if isinstance(scheme, IntegerScheme):
+        encoded = encode(weight, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
+        return PackedTensor.from_codes(encoded.codes, encoded.scale, encoded.zero_point, scheme)
+    from octavo.numerics.float_grid import encode_float
+
+    return encode_float(weight, scheme, search=search, importance=importance)

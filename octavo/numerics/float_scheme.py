@@ -80,14 +80,21 @@ class FloatScheme:
             raise InvalidField("group", self.group_size, f"groups of {self} do not divide {num_inputs} inputs")
         return num_inputs // self.group_size
 
+    def inputs_per_scale(self, num_inputs: int) -> int:
+        """Inputs of a row that share a scale."""
+        return BLOCK if self.granularity is Granularity.BLOCK else self.group_size or num_inputs
+
     def __str__(self) -> str:
         if self == NVFP4:
             return "nvfp4 group 16"
         if self == MXFP4:
             return "mxfp4 group 32"
+        if self == MXFP8:
+            return "mxfp8 group 32"
         group = f"group {self.group_size}" if self.group_size else str(self.granularity)
         return f"{self.format} {group}"
 
 
 NVFP4 = FloatScheme(FloatFormat.E2M1, Granularity.GROUP, 16, ScaleFormat.E4M3)
 MXFP4 = FloatScheme(FloatFormat.E2M1, Granularity.GROUP, 32, ScaleFormat.E8M0)
+MXFP8 = FloatScheme(FloatFormat.E4M3, Granularity.GROUP, 32, ScaleFormat.E8M0)

@@ -11,10 +11,11 @@ from octavo.numerics.float_scheme import BLOCK, FloatFormat, FloatScheme, Granul
 from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.numerics.scheme import Scheme
 
-_TORCH_FORMATS = {FloatFormat.E4M3: torch.float8_e4m3fn, FloatFormat.E5M2: torch.float8_e5m2}
+#: torch types of the formats that have one.
+TORCH_FORMATS = {FloatFormat.E4M3: torch.float8_e4m3fn, FloatFormat.E5M2: torch.float8_e5m2}
 #: What the codes of FP4 mean: bit 3 is the sign.
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-_E8M0_BIAS = 127
+E8M0_BIAS = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +51,16 @@ class FloatTensor(QuantizedTensor):
         if self.scheme.format is FloatFormat.E2M1:
             nibbles = torch.stack((self.codes & 15, self.codes >> 4), dim=-1).reshape(self.codes.shape[0], -1)
             return torch.tensor(E2M1_VALUES)[nibbles.to(torch.int64)]
-        return self.codes.view(_TORCH_FORMATS[self.scheme.format]).to(torch.float32)
+        return self.codes.view(TORCH_FORMATS[self.scheme.format]).to(torch.float32)
 
     def row_scales(self) -> Tensor:
         """Float32 `[rows, groups]`, global scale included: what a row's even cuts of inputs are multiplied by."""
-        scale = self.scale
-        if self.scheme.scale_format is ScaleFormat.E8M0:
-            scale = torch.exp2(scale.to(torch.float32) - _E8M0_BIAS)
-        scale = scale.to(torch.float32)
-        if self.global_scale is not None:
-            scale = scale / self.global_scale
-        if self.scheme.granularity is Granularity.BLOCK:
-            return scale.repeat_interleave(BLOCK, dim=0)[: self.shape[0]]
-        return scale.expand(self.shape[0], -1)
+        return row_scales(self.scale, self.global_scale, self.scheme, self.shape[0])
 
     @property
     def inputs_per_scale(self) -> int:
         """Inputs that a column of `row_scales` is for; the last one may be for fewer."""
-        if self.scheme.granularity is Granularity.BLOCK:
-            return BLOCK
-        return self.scheme.group_size or self.shape[1]
+        return self.scheme.inputs_per_scale(self.shape[1])
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         scales = self.row_scales().repeat_interleave(self.inputs_per_scale, dim=1)[:, : self.shape[1]]
@@ -90,3 +81,15 @@ class FloatTensor(QuantizedTensor):
         elif len(scale) > 1:
             scale = scale[index]
         return FloatTensor(self.codes[index], scale, self.global_scale, scheme, (len(index), self.shape[1]))
+
+
+def row_scales(scale: Tensor, global_scale: Tensor | None, scheme: FloatScheme, num_rows: int) -> Tensor:
+    """Stored scales -> float32 `[rows, groups]`: what codes are multiplied by."""
+    if scheme.scale_format is ScaleFormat.E8M0:
+        scale = torch.exp2(scale.to(torch.float32) - E8M0_BIAS)
+    scale = scale.to(torch.float32)
+    if global_scale is not None:
+        scale = scale / global_scale
+    if scheme.granularity is Granularity.BLOCK:
+        return scale.repeat_interleave(BLOCK, dim=0)[:num_rows]
+    return scale.expand(num_rows, -1)

@@ -85,13 +85,19 @@ def test_a_starved_expert_is_lent_tokens(tmp_path: Path) -> None:
     assert first.num_tokens > 0
 
 
+def every(num_rows: int) -> torch.Tensor:
+    """A mask that counts all rows."""
+    return torch.ones(num_rows, dtype=torch.bool)
+
+
 def test_lent_rows_are_others_and_spread() -> None:
     own = torch.tensor([0, 3, 9])
-    assert lent_rows(own, 10, 0).tolist() == []
-    assert lent_rows(own, 10, 3).tolist() == [1, 4, 6]
-    assert lent_rows(own, 10, 7).tolist() == [1, 2, 4, 5, 6, 7, 8]
-    assert lent_rows(torch.empty(0, dtype=torch.int64), 4, 2).tolist() == [0, 2]
-    assert lent_rows(torch.arange(4), 4, 0).tolist() == []
+    assert lent_rows(torch.tensor([0]), torch.arange(6) % 2 == 0, 2).tolist() == [2, 4], "context is not lent"
+    assert lent_rows(own, every(10), 0).tolist() == []
+    assert lent_rows(own, every(10), 3).tolist() == [1, 4, 6]
+    assert lent_rows(own, every(10), 7).tolist() == [1, 2, 4, 5, 6, 7, 8]
+    assert lent_rows(torch.empty(0, dtype=torch.int64), every(4), 2).tolist() == [0, 2]
+    assert lent_rows(torch.arange(4), every(4), 0).tolist() == []
     assert [num_lent_rows(own, 1000, 100) for own in (0, 99, 100, 500)] == [400, 400, 0, 0]
     assert num_lent_rows(50, 300, 100) == 250
 

@@ -39,7 +39,6 @@ def test_a_split_is_fetched_once_and_then_found_without_a_network(tmp_path: Path
 def test_it_is_a_source_of_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with serving(hub_site(NAME, FILES, "datasets")) as site:
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", site.url)
         pull_dataset(NAME, endpoint=site.url)
     make_byte_tokenizer(tmp_path)
     tokenizer = Tokenizer.from_directory(tmp_path)

@@ -27,7 +27,7 @@ from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.scheme import scheme_fields, scheme_from_fields
 from octavo.quantize.result import BlockResult, ModuleReport, QuantizedWeight
 
-_KEY_FILE = "key.json"
+KEY_FILE = "key.json"
 #: Names in a block's file: changed dense tensors by their own name, and a module's static input scale.
 _DENSE, _INPUT_SCALE = "dense:", "input_scale"
 
@@ -41,13 +41,13 @@ class Journal:
         self.directory = directory
         self.discarded: str | None = None
         wanted = json.loads(json.dumps(key))
-        found = _read_key(directory)
+        found = read_key(directory)
         if found != wanted:
             if directory.exists():
                 self.discarded = _difference(found, wanted)
                 shutil.rmtree(directory)
             directory.mkdir(parents=True)
-            _write_atomically(directory / _KEY_FILE, json.dumps(wanted, indent=1).encode())
+            write_atomically(directory / KEY_FILE, json.dumps(wanted, indent=1).encode())
         self.num_finished_blocks = 0
         while self._block_file(self.num_finished_blocks).exists():
             self.num_finished_blocks += 1
@@ -58,8 +58,8 @@ class Journal:
         index = self.num_finished_blocks
         if hidden:
             states = {name: tensor.contiguous() for name, tensor in hidden.items()}
-            _write_atomically(self._hidden_file(index + 1), save(states))
-        _write_atomically(self._block_file(index), _serialize(block))
+            write_atomically(self._hidden_file(index + 1), save(states))
+        write_atomically(self._block_file(index), _serialize(block))
         self.num_finished_blocks = index + 1
         self._hidden_file(index).unlink(missing_ok=True)
 
@@ -91,9 +91,10 @@ def source_key(files: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def _read_key(directory: Path) -> dict[str, Any] | None:
+def read_key(directory: Path) -> dict[str, Any] | None:
+    """What `directory` is of; None if it says nothing readable."""
     try:
-        key: dict[str, Any] = json.loads((directory / _KEY_FILE).read_text())
+        key: dict[str, Any] = json.loads((directory / KEY_FILE).read_text())
     except (OSError, ValueError):
         return None
     return key
@@ -106,7 +107,8 @@ def _difference(found: dict[str, Any] | None, wanted: dict[str, Any]) -> str:
     return f"{', '.join(names)} changed"
 
 
-def _write_atomically(file: Path, content: bytes) -> None:
+def write_atomically(file: Path, content: bytes) -> None:
+    """Beside its place, synced, then renamed: a file that is there is whole."""
     partial = file.with_name(file.name + ".partial")
     with partial.open("wb") as stream:
         stream.write(content)

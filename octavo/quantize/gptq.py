@@ -80,9 +80,11 @@ def gptq(
     *,
     scale_dtype: torch.dtype = torch.float16,
     search: bool = True,
+    keep_latent: bool = False,
 ) -> QuantizedWeight:
     """Quantize `weight` `[outputs, inputs]` against its inputs' `statistics`, prepared once as `inverse`.
 
+    `keep_latent` also gives the weights that were rounded, errors of others fed into them: training starts there.
     Falls back to RTN, and says so in the report, if the Hessian could not be inverted.
     """
     weight = weight.to(torch.float32)
@@ -92,7 +94,7 @@ def gptq(
     live = weight.masked_fill(inverse.dead, 0.0)
     importance = statistics.hessian.diagonal()
     grid = choose_grid(live, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
-    codes = _feed_back(live, inverse.order, inverse.upper, grid, scheme)
+    codes, latent = _feed_back(live, inverse.order, inverse.upper, grid, scheme)
     packed = PackedTensor.from_codes(codes, grid.scale, grid.zero_point, scheme)
     nearest = PackedTensor.from_codes(round_to_grid(live, grid, scheme), grid.scale, grid.zero_point, scheme)
     report = ModuleReport(
@@ -107,11 +109,14 @@ def gptq(
         error=relative_error(weight, packed.dequantize(), statistics.hessian),
         rtn_error=relative_error(weight, nearest.dequantize(), statistics.hessian),
     )
-    return QuantizedWeight(packed, report)
+    return QuantizedWeight(packed, report, latent=_unsorted(latent, inverse.order) if keep_latent else None)
 
 
-def _feed_back(weight: Tensor, order: Tensor, upper: Tensor, grid: Grid, scheme: IntegerScheme) -> Tensor:
-    """Signed int8 codes `[outputs, inputs]`. Works on rows of the transposed matrix: one input is one contiguous row.
+def _feed_back(
+    weight: Tensor, order: Tensor, upper: Tensor, grid: Grid, scheme: IntegerScheme
+) -> tuple[Tensor, Tensor]:
+    """Signed int8 codes `[outputs, inputs]`, and as float32 rows in `order` (transposed) what they were rounded from.
+    Works on rows of the transposed matrix: one input is one contiguous row.
 
     Within a block of columns a rank-1 update per column, then one product for everything behind the block.
     """
@@ -138,6 +143,11 @@ def _feed_back(weight: Tensor, order: Tensor, upper: Tensor, grid: Grid, scheme:
             error.div_(pivots[column])
             remaining[column + 1 : stop].addmm_(upper[column, column + 1 : stop, None], error[None], alpha=-1)
         remaining[stop:].addmm_(upper[start:stop, stop:].T, errors[: stop - start], alpha=-1)
-    unsorted = torch.empty(num_inputs, weight.shape[0], dtype=torch.int8)
-    unsorted[order] = codes.to(torch.int8)
-    return unsorted.T.contiguous()
+    return _unsorted(codes.to(torch.int8), order), remaining
+
+
+def _unsorted(rows: Tensor, order: Tensor) -> Tensor:
+    """Rows `[inputs, outputs]` in visiting order -> `[outputs, inputs]`."""
+    result = torch.empty_like(rows)
+    result[order] = rows
+    return result.T.contiguous()

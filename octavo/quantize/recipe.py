@@ -125,6 +125,11 @@ class Recipe:
         return self.method != "rtn" or data_transforms or static or self.kv_cache is not None or self.distill_steps > 0
 
     @property
+    def trains_blocks(self) -> bool:
+        """Whether each block is trained towards what the source's block computes."""
+        return self.method in ("signround", "qat")
+
+    @property
     def torch_scale_dtype(self) -> torch.dtype:
         return SCALE_DTYPES[self.scale_dtype]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from octavo.models.decoder import DecoderLayer, decoder_layer
 from octavo.numerics.activations import InputQuantizer
@@ -18,6 +20,7 @@ from octavo.quantize.recipe import Recipe
 from octavo.quantize.result import QuantizedWeight
 from octavo.quantize.rtn import rtn
 from octavo.quantize.statistics import InputStatistics
+from octavo.quantize.ternary import ternarize
 
 
 def round_without_data(layer: DecoderLayer, recipe: Recipe) -> dict[str, QuantizedWeight]:
@@ -35,9 +38,9 @@ def round_without_data(layer: DecoderLayer, recipe: Recipe) -> dict[str, Quantiz
 def round_with_data(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dict[str, QuantizedWeight]:
     """RTN or GPTQ for every linear of `layer` as `states` pass through it (true-sequential). `layer` is changed in
     place, and `states.hidden` become those that leave it."""
-    rounder = _Rounder(recipe)
+    rounder = Rounder(recipe)
     with torch.inference_mode():
-        states.hidden = decoder_layer(ObserverOps(rounder), layer, states.hidden, states.batch)
+        states.hidden = decoder_layer(ObserverOps(rounder, states.mask), layer, states.hidden, states.batch)
     for linear in list(layer.linears()):
         if linear.name in rounder.block:
             weight = rounder.block[linear.name]
@@ -45,12 +48,27 @@ def round_with_data(layer: DecoderLayer, states: BlockStates, recipe: Recipe) ->
     return rounder.block
 
 
-class _Rounder:
-    """`OnLinear`: one inverted Hessian serves all linears that share an input."""
+def round_with_statistics(
+    layer: DecoderLayer, statistics: Mapping[str, InputStatistics], recipe: Recipe
+) -> dict[str, QuantizedWeight]:
+    """RTN or GPTQ for every linear of `layer` on cached statistics (not sequential: they are what the source's own
+    linears read); nothing is run. `layer` is changed in place."""
+    rounder = Rounder(recipe)
+    for linear in list(layer.linears()):
+        layer.replace_linear(rounder(linear, statistics[linear.name]))
+    return rounder.block
+
+
+class Rounder:
+    """`OnLinear`: one inverted Hessian serves all linears that share an input.
+
+    `block` are the results. For a method that trains they are GPTQ's, with `latent` weights, and `hessians` are kept.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.block: dict[str, QuantizedWeight] = {}
+        self.hessians: dict[str, Tensor] = {}
         self._statistics: InputStatistics | None = None
         self._inverse: Inverse | None = None
 
@@ -60,11 +78,16 @@ class _Rounder:
             return linear
         weight = self._quantize(linear, statistics, scheme)
         self.block[linear.name] = weight
+        if self.recipe.trains_blocks:
+            self.hessians[linear.name] = statistics.hessian
         return replace(linear, weight=weight.packed, inputs=weight.inputs)
 
     def _quantize(self, linear: Linear, statistics: InputStatistics, scheme: LinearScheme) -> QuantizedWeight:
-        if self.recipe.method != "gptq" or not isinstance(scheme.weights, IntegerScheme):
+        if self.recipe.method == "rtn" or not isinstance(scheme.weights, IntegerScheme):
             return _rtn(linear, scheme, self.recipe, statistics)
+        if scheme.weights.ternary:
+            weight = ternarize(linear.name, dense(linear.weight), statistics, self.recipe.torch_scale_dtype)
+            return replace(weight, inputs=input_quantizer(scheme, statistics))
         if statistics is not self._statistics or self._inverse is None:
             self._statistics = statistics
             self._inverse = invert(statistics.hessian, self.recipe.damping, self.recipe.act_order)
@@ -76,6 +99,7 @@ class _Rounder:
             scheme.weights,
             scale_dtype=self.recipe.torch_scale_dtype,
             search=self.recipe.search,
+            keep_latent=self.recipe.trains_blocks,
         )
         return replace(weight, inputs=input_quantizer(scheme, statistics))
 

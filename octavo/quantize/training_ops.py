@@ -1,0 +1,76 @@
+"""The ops of a model that is being trained: the bulk ops with trained weights in place, differentiable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, silu, softmax
+from torch.nn.functional import linear as matrix_product
+
+from octavo.ops.base import Activation, Attention, Experts, Linear, Norm
+from octavo.ops.reference.batch import Batch
+from octavo.ops.reference.routing import Routing, route
+from octavo.quantize.bulk_ops import BulkOps, dense
+from octavo.quantize.fake_quantize import TrainedWeight, straight_through
+
+
+class TrainingOps(BulkOps):
+    """Linears and norms named in `weights` and `norms` compute with what is trained, others with what they hold.
+
+    Nothing is changed in place that a gradient needs. Which experts a row uses is not differentiable; their weights
+    are. A rounded input passes its gradient straight through.
+    """
+
+    def __init__(self, weights: Mapping[str, TrainedWeight], norms: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        self._weights = weights
+        self._norms = norms or {}
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        weight = self._norms.get(norm.name, norm.weight)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * weight
+
+    def linear(self, x: Tensor, linear: Linear) -> Tensor:
+        trained = self._weights.get(linear.name)
+        inputs = linear.inputs if trained is None else trained.inputs
+        if inputs is not None:
+            x = straight_through(x, inputs.round(x.detach()))
+        weight = dense(linear.weight) if trained is None else trained.weight()
+        return matrix_product(x, weight, linear.bias)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Attention, batch: Batch) -> Tensor:
+        if attention.softcap is None:
+            return super().attend(q, k, v, attention, batch)
+        lengths = [span.num_rows for span in batch.spans]
+        pieces = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
+        return torch.cat([_attend_capped(*piece, attention, attention.softcap) for piece in pieces])
+
+    def gated(self, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
+        return (silu(gate) if activation is Activation.SILU else gelu(gate, approximate="tanh")) * up
+
+    def experts(self, x: Tensor, experts: Experts) -> Tensor:
+        y = torch.zeros_like(x)
+        for expert, rows, weights in self.route(x, experts).groups():
+            y = y.index_add(0, rows, self.mlp(x[rows], experts.mlps[expert], experts.activation) * weights)
+        return y
+
+    def route(self, x: Tensor, experts: Experts) -> Routing:
+        logits = self.linear(x, experts.router)
+        chosen = route(logits.detach(), experts.experts_per_token, experts.renormalize).chosen
+        weights = softmax(logits, -1).gather(1, chosen)
+        return Routing(chosen, weights / weights.sum(-1, keepdim=True) if experts.renormalize else weights)
+
+
+def _attend_capped(q: Tensor, k: Tensor, v: Tensor, attention: Attention, softcap: float) -> Tensor:
+    """One sequence with capped scores: q `[tokens, heads * head_dim]`, k and v `[tokens, kv_heads * head_dim]`."""
+    num_tokens, repeats = len(q), attention.num_heads // attention.num_kv_heads
+    queries, keys, values = (x.view(num_tokens, -1, attention.head_dim).transpose(0, 1) for x in (q, k, v))
+    keys, values = keys.repeat_interleave(repeats, 0), values.repeat_interleave(repeats, 0)
+    scores = torch.tanh(queries @ keys.transpose(1, 2) * (attention.scale / softcap)) * softcap
+    visible = torch.ones(num_tokens, num_tokens, dtype=torch.bool).tril()
+    if attention.window is not None:
+        visible = visible.triu(1 - attention.window)
+    result = softmax(scores.masked_fill(~visible, -torch.inf), -1) @ values
+    return result.transpose(0, 1).reshape(q.shape)

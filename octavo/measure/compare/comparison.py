@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from octavo.core.errors import InvalidField
-from octavo.core.units import format_bytes
 from octavo.measure.compare.entry import CheckpointEntry, open_entry
 from octavo.measure.compare.pareto import pareto_front
 from octavo.measure.compare.quality import QualityPlan, common_window_tokens, is_by_protocol

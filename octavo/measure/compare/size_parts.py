@@ -48,11 +48,11 @@ def _tensor_parts(checkpoint: Checkpoint, name: str) -> Iterator[tuple[str, int]
 
 def _code_bits(checkpoint: Checkpoint, name: str) -> int | None:
     """None for a dense matrix."""
+    if checkpoint.config.get("quantization_config"):
+        tensor = checkpoint.get(name)
+        return tensor.scheme.bits if isinstance(tensor, QuantizedTensor) else None
     match = _GGML_CODE_BITS.match(checkpoint.tensor_type(name))
-    if match:
-        return int(next(filter(None, match.groups())))
-    tensor = checkpoint.get(name) if checkpoint.config.get("quantization_config") else None
-    return tensor.scheme.bits if isinstance(tensor, QuantizedTensor) else None
+    return int(next(filter(None, match.groups()))) if match else None
 
 
 def _embeddings(checkpoint: Checkpoint) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from octavo.numerics.packing import packed_words
 from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme, Scheme
 from octavo.quantize.observer import num_lent_rows
 from octavo.quantize.recipe import Recipe
+from octavo.quantize.transforms import check_transforms
 
 if TYPE_CHECKING:
     from octavo.models.spec import ExpertsSpec, ModelSpec
@@ -102,27 +103,33 @@ class Plan:
 def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_tokens: int) -> Plan:
     """Check every tensor's shape against its scheme and estimate bytes, memory and time. Reads no weights.
 
-    Raises `InvalidField` naming the modules, sizes and group sizes that would work; `CapacityError` if the machine
-    has less memory than the estimate.
+    Raises `InvalidField` naming the modules, sizes and group sizes that would work, or why a transform cannot be;
+    `CapacityError` if the machine has less memory than the estimate.
     """
+    check_transforms(spec, recipe)
+    head, table = f"{spec.names.head}.weight", f"{spec.names.embedding}.weight"
+    unties = spec.tied_embedding and "rotate" in recipe.transforms
     linears = calibration_rows(spec, num_tokens)
-    embeddings = {f"{spec.names.embedding}.weight", f"{spec.names.head}.weight"}
     shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
+    if unties:
+        shapes[head] = shapes[table]
     schemes: dict[str, Scheme] = {}
     for name in shapes:
         module = name.removesuffix(".weight")
         if name in linears and (linear := recipe.scheme_of(module)) is not None:
             schemes[name] = linear.weights
-        elif name in embeddings and (embedding := recipe.embedding_scheme_of(module)) is not None:
+        elif name in (table, head) and (embedding := recipe.embedding_scheme_of(module)) is not None:
             schemes[name] = embedding
     for scheme in dict.fromkeys(schemes.values()):
         _check_groups({name: shapes[name] for name, own in schemes.items() if own == scheme}, scheme, "group")
     _check_allocation(recipe, shapes)
     tensors = []
     for name, shape in shapes.items():
-        if name == f"{spec.names.head}.weight" and spec.tied_embedding:
+        if name == head and spec.tied_embedding and not unties:
             continue
-        tensors.append(_plan_tensor(checkpoint, name, shape, schemes.get(name), recipe))
+        source = table if name == head and unties else name
+        plan = _plan_tensor(checkpoint, source, shape, schemes.get(name), recipe)
+        tensors.append(replace(plan, name=name))
     peak = peak_memory_bytes(spec, tensors, recipe, num_tokens)
     _check_memory(peak)
     return Plan(
@@ -131,8 +138,21 @@ def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_token
         peak_memory_bytes=peak,
         seconds=estimate_seconds(tensors, linears, recipe),
         caveats=source_caveats(checkpoint, linears, shapes),
-        notes=expert_notes(spec, num_tokens) if recipe.needs_calibration else [],
+        notes=[
+            *(_untying_notes(tensors, head) if unties else []),
+            *(expert_notes(spec, num_tokens) if recipe.needs_calibration else []),
+        ],
     )
+
+
+def _untying_notes(tensors: list[TensorPlan], head: str) -> list[str]:
+    """What a tied model pays for being rotated."""
+    added = sum(tensor.output_bytes for tensor in tensors if tensor.name == head)
+    total = sum(tensor.output_bytes for tensor in tensors)
+    return [
+        f"rotating unties {head.removesuffix('.weight')} from the embedding, for the final norm's gain goes into it "
+        f"alone: {format_bytes(added)} of the {format_bytes(total)} are the second matrix"
+    ]
 
 
 def calibration_rows(spec: ModelSpec, num_tokens: int) -> dict[str, int]:
@@ -207,7 +227,9 @@ def _plan_tensor(
 ) -> TensorPlan:
     stored = checkpoint.tensor_bytes(name)
     if scheme is None:
-        kept = stored if 8 * stored >= 16 * torch.Size(shape).numel() else 4 * torch.Size(shape).numel()
+        changes = bool(recipe.transforms)  # float32 then: a scale or a rotation goes into it
+        full = 4 * torch.Size(shape).numel()
+        kept = stored if 8 * stored >= 16 * torch.Size(shape).numel() and not changes else full
         return TensorPlan(name, shape, None, stored, kept + _TENSOR_BYTES)
     output = packed_bytes(shape, scheme, recipe.torch_scale_dtype.itemsize) + _MODULE_BYTES
     output += _TENSOR_BYTES if isinstance(scheme, IntegerScheme) and not scheme.symmetric else 0

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.api import compare, evaluate, quantize
+    from octavo.api import calibrate, compare, evaluate, quantize
     from octavo.core.outputs import RequestOutput
     from octavo.core.request import Request
     from octavo.core.sampling_params import SamplingParams
@@ -31,6 +31,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "__version__",
+    "calibrate",
     "compare",
     "evaluate",
     "quantize",
@@ -44,6 +45,7 @@ _HOMES = {
     "RequestOutput": "octavo.core.outputs",
     "SamplingParams": "octavo.core.sampling_params",
     "compare": "octavo.api",
+    "calibrate": "octavo.api",
     "evaluate": "octavo.api",
 }
 

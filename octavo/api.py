@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from octavo.quantize.preflight import Plan
     from octavo.quantize.provenance import QuantizationReport
     from octavo.quantize.recipe import Recipe
+    from octavo.quantize.statistics_cache import StatisticsCache
 
 #: Called with (what is being done, finished parts, all parts).
 Progress = Callable[[str, int, int], None]
 #: Called with a line the user should see.
 Say = Callable[[str], None]
+#: One source of calibration text or several; None is the built-in text.
+CalibrationSources = str | Path | Sequence[str | Path] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,18 @@ class Measurement:
 
 
 DEFAULT_MEASUREMENT = Measurement()
+#: Statistics that are found in the cache, or made and left there.
+AUTO = "auto"
 
 
 def quantize(
     model: str | Path,
     output: str | Path,
     *,
-    calibration: str | Path | None = None,
+    calibration: CalibrationSources = None,
     samples: int = 32,
     sequence_length: int = 512,
+    statistics: str | Path | None = None,
     measure: Measurement | None = DEFAULT_MEASUREMENT,
     progress: Progress = lambda stage, done, total: None,
     say: Say = lambda line: print(line, file=sys.stderr),
@@ -57,11 +63,35 @@ def quantize(
 
     Checks everything first, goes on where a killed run with the same arguments stopped, verifies the written file
     with another reader, measures it unless `measure` is None, and leaves the report beside it as `octavo.json`.
+
+    `calibration` is one source or several, each a path, `hf:ORG/NAME` or `built-in`, with a weight as in `a.txt@2`.
+    `statistics` is what `calibrate` left ("auto": found or made in the cache): then the model is not run again.
     """
     from octavo.quantize.recipe import Recipe
 
     job = _Job(model, Path(output), Recipe.of(**recipe), progress, say)
-    return job.run(calibration, samples, sequence_length, measure)
+    return job.run(_Text(calibration, samples, sequence_length), statistics, measure)
+
+
+def calibrate(
+    model: str | Path,
+    *,
+    calibration: CalibrationSources = None,
+    samples: int = 32,
+    sequence_length: int = 512,
+    output: Path | None = None,
+    progress: Progress = lambda stage, done, total: None,
+    say: Say = lambda line: print(line, file=sys.stderr),
+) -> StatisticsCache:
+    """Run `model` once over calibration text and keep its statistics in `output` (None: in the cache, by model and
+    text), for `quantize(statistics=...)` and `fit`. A killed run goes on where it was."""
+    from octavo.models.load import load_model
+    from octavo.quantize import calibrate as room
+
+    loaded = load_model(model)
+    text = _Text(calibration, samples, sequence_length)
+    shown = functools.partial(progress, "calibrating")
+    return room.calibrate(loaded, text.load(loaded, say), output, shown, say)
 
 
 def plan_quantization(
@@ -165,6 +195,26 @@ def _caveats(loaded: LoadedModel) -> list[str]:
     return source_caveats(checkpoint, linears, {name: checkpoint.shape(name) for name in linears})
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Calibration text as it was asked for."""
+
+    sources: CalibrationSources
+    samples: int
+    sequence_length: int
+
+    def load(self, loaded: LoadedModel, say: Say) -> Calibration:
+        """Read and pack it; what is in it, and what is wrong with it, is said."""
+        from octavo.quantize.calibration import load_calibration
+
+        calibration = load_calibration(loaded.tokenizer, self.sources, self.samples, self.sequence_length)
+        for counts in calibration.sources:
+            say(f"calibration: {counts}")
+        for line in calibration.warnings(max(loaded.spec.hidden_size, loaded.spec.widest_mlp)):
+            say(f"WARNING: {line}")
+        return calibration
+
+
 class _Job:
     """One run of `quantize`, stage by stage."""
 
@@ -173,15 +223,14 @@ class _Job:
         self.progress, self.say = progress, say
         self.seconds: dict[str, float] = {}
 
-    def run(
-        self, source: str | Path | None, samples: int, length: int, measure: Measurement | None
-    ) -> QuantizationReport:
-        plan = plan_quantization(self.model, self.recipe, samples, length, self.output)
+    def run(self, text: _Text, statistics: str | Path | None, measure: Measurement | None) -> QuantizationReport:
+        self._check_text(text, statistics)
+        plan = plan_quantization(self.model, self.recipe, text.samples, text.sequence_length, self.output)
         self.say(f"pre-flight: {self.recipe}; {plan}")
         for note in (*plan.caveats, *plan.notes):
             self.say(f"note: {note}")
         self._check_measurement(measure)
-        report, journal = self._quantize(plan, source, samples, length)
+        report, journal = self._quantize(plan, text, statistics)
         if measure is not None:
             quality = self._timed("measuring", lambda: self._measure(measure))
             report.quality, report.quality_text = quality.to_dict(), str(quality)
@@ -190,26 +239,25 @@ class _Job:
         journal.remove()
         return report
 
-    def _quantize(
-        self, plan: Plan, source: str | Path | None, samples: int, length: int
-    ) -> tuple[QuantizationReport, Journal]:
+    def _quantize(self, plan: Plan, text: _Text, statistics: str | Path | None) -> tuple[QuantizationReport, Journal]:
         """Up to a verified file on disk; nothing of the model stays in memory."""
         from octavo.models.load import load_model
         from octavo.quantize.export import export
         from octavo.quantize.pipeline import quantize_model
 
         loaded = self._timed("loading", lambda: load_model(self.model))
-        calibration = self._calibrate(loaded, source, samples, length)
-        journal = self._open_journal(loaded, calibration)
+        calibration, cache = self._calibrate(loaded, text, statistics)
+        described = _described(calibration, cache)
+        journal = self._open_journal(loaded, described)
         shown = functools.partial(self.progress, "quantizing")
         quantized = self._timed(
-            "quantizing", lambda: quantize_model(loaded.model, self.recipe, calibration, journal, shown)
+            "quantizing", lambda: quantize_model(loaded.model, self.recipe, calibration, journal, shown, cache)
         )
         written, verification = self._timed(
             "writing",
             lambda: export(self.output, quantized.tensors, loaded.checkpoint, loaded.model.spec, loaded.tokenizer),
         )
-        report = self._report(plan, calibration, quantized.reports, written, verification.verdict)
+        report = self._report(plan, described, quantized.reports, written, verification.verdict)
         report.num_resumed_blocks = quantized.num_resumed_blocks
         return report, journal
 
@@ -226,37 +274,41 @@ class _Job:
 
             read_evaluation_text(measure.text)
 
+    def _check_text(self, text: _Text, statistics: str | Path | None) -> None:
+        """Nothing that was asked for may be ignored."""
+        if statistics is not None:
+            from octavo.quantize.calibrate import check_takes_statistics
+
+            check_takes_statistics(self.recipe)
+            if text.sources and str(statistics) != AUTO:
+                raise InvalidField("calibration", text.sources, f"{statistics} have a text already; give one")
+        elif text.sources and not self.recipe.needs_calibration:
+            raise InvalidField("calibration", text.sources, "rtn uses no calibration text; use method gptq")
+
     def _calibrate(
-        self, loaded: LoadedModel, source: str | Path | None, samples: int, length: int
-    ) -> Calibration | None:
-        from octavo.quantize.calibration import load_calibration
+        self, loaded: LoadedModel, text: _Text, statistics: str | Path | None
+    ) -> tuple[Calibration | None, StatisticsCache | None]:
+        """The text, or statistics instead of it; neither where the recipe needs none."""
+        if statistics is None:
+            return (text.load(loaded, self.say) if self.recipe.needs_calibration else None), None
+        from octavo.quantize.calibrate import calibrate, model_key
+        from octavo.quantize.statistics_cache import StatisticsCache
 
-        if not self.recipe.needs_calibration:
-            if source is not None:
-                raise InvalidField("calibration", str(source), "rtn uses no calibration text; use method gptq")
-            return None
-        calibration = load_calibration(loaded.tokenizer, source, samples, length)
-        self.say(
-            f"calibration: {calibration.num_tokens:,} tokens of {calibration.source} in {len(calibration.windows)} "
-            f"windows of {length}; {calibration.num_unused_tokens:,} tokens not used"
-        )
-        widest = max(loaded.spec.hidden_size, loaded.spec.widest_mlp)
-        if len(calibration.windows) < samples:
-            self.say(f"WARNING: the text fills {len(calibration.windows)} of the {samples} windows asked for")
-        if calibration.num_tokens < 4 * widest:
-            self.say(f"WARNING: {calibration.num_tokens} calibration tokens are few for {widest} inputs")
-        return calibration
+        if str(statistics) != AUTO:
+            return None, StatisticsCache.open(Path(statistics), model_key(loaded.checkpoint))
+        shown = functools.partial(self.progress, "calibrating")
+        calibration = text.load(loaded, self.say)
+        return None, self._timed("calibrating", lambda: calibrate(loaded, calibration, None, shown, self.say))
 
-    def _open_journal(self, loaded: LoadedModel, calibration: Calibration | None) -> Journal:
-        from octavo.quantize.journal import Journal, source_key
+    def _open_journal(self, loaded: LoadedModel, calibration: dict[str, Any] | None) -> Journal:
+        from octavo.quantize.calibrate import model_key
+        from octavo.quantize.journal import Journal
         from octavo.quantize.provenance import machine, versions
 
-        source = Path(loaded.checkpoint.source)
-        files = [source] if source.is_file() else [file for file in source.iterdir() if file.is_file()]
         key = {
-            "source": source_key(files),
+            "source": model_key(loaded.checkpoint),
             "recipe": self.recipe.to_dict(),
-            "calibration": None if calibration is None else calibration.to_dict(),
+            "calibration": calibration,
             "versions": versions(),
             "machine": machine(),
         }
@@ -268,7 +320,7 @@ class _Job:
         return journal
 
     def _report(
-        self, plan: Plan, calibration: Calibration | None, modules: list[Any], written: Any, verdict: str
+        self, plan: Plan, calibration: dict[str, Any] | None, modules: list[Any], written: Any, verdict: str
     ) -> QuantizationReport:
         from octavo.quantize.provenance import QuantizationReport
 
@@ -277,7 +329,7 @@ class _Job:
             output=self.output.name,
             recipe=self.recipe,
             modules=modules,
-            calibration=None if calibration is None else calibration.to_dict(),
+            calibration=calibration,
             source_bytes=plan.source_bytes,
             output_bytes=written.total_bytes,
             bits_per_weight=written.true_bits_per_weight,
@@ -297,3 +349,12 @@ class _Job:
             window_tokens=measure.window_tokens,
             progress=self.progress,
         )
+
+
+def _described(calibration: Calibration | None, cache: StatisticsCache | None) -> dict[str, Any] | None:
+    """What a report says a model was calibrated on."""
+    if cache is not None:
+        from octavo.quantize.calibrate import NOT_SEQUENTIAL
+
+        return {**cache.calibration, "statistics": NOT_SEQUENTIAL}
+    return None if calibration is None else calibration.to_dict()

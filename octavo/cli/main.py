@@ -19,6 +19,8 @@ from octavo.core.errors import OctavoError
 COMMANDS = {
     "pull": "Fetch a model: from the catalog, or ORG/NAME from the Hugging Face hub.",
     "quantize": "Make a model smaller and measure what that costs.",
+    "calibrate": "Keep what quantization needs to know of a model, so that it is run once.",
+    "fit": "Mixed precision: the best model that fits a number of bytes, bits per weight or a loss.",
     "evaluate": "Measure perplexity, and the distance to another model.",
     "compare": "Put several checkpoints side by side: quality, bytes, speed.",
     "inspect": "Show what a model is: shapes, schemes, bytes, measured quality.",

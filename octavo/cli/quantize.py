@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from octavo.cli.calibration_options import Samples, SequenceLength, Sources
 from octavo.cli.recipe_options import takes_recipe
 
 if TYPE_CHECKING:
@@ -24,9 +25,12 @@ def run(
     model: Annotated[str, typer.Argument(help="A directory, a .gguf file or a catalog name.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write.")],
     recipe: Recipe,
-    calibration: Annotated[Path | None, typer.Option(help="Text file, or .jsonl of texts or chats.")] = None,
-    samples: Annotated[int, typer.Option(help="Calibration windows.")] = 32,
-    sequence_length: Annotated[int, typer.Option(help="Tokens in a calibration window.")] = 512,
+    calibration: Sources = None,
+    samples: Samples = 32,
+    sequence_length: SequenceLength = 512,
+    statistics: Annotated[
+        str | None, typer.Option(help="What `octavo calibrate` left, or `auto`: the model is not run again.")
+    ] = None,
     eval_text: Annotated[Path | None, typer.Option(help="Text to measure on; default: held-out built-in text.")] = None,
     eval_windows: Annotated[int, typer.Option(help="Windows to measure on.")] = 4,
     measure: Annotated[bool, typer.Option(help="Measure the written file.")] = True,
@@ -51,6 +55,7 @@ def run(
             calibration=calibration,
             samples=samples,
             sequence_length=sequence_length,
+            statistics=statistics,
             measure=Measurement(eval_text, eval_windows) if measure else None,
             progress=progress,
             say=say,

@@ -24,6 +24,17 @@ class InputStatistics:
         self.num_lent_tokens = 0
         self._weight = 0.0
 
+    @classmethod
+    def restore(
+        cls, hessian: Tensor, mean_magnitude: Tensor, largest_magnitude: Tensor, num_tokens: int, num_lent_tokens: int
+    ) -> InputStatistics:
+        """Statistics that were stored; nothing can be added to them."""
+        restored = cls(0)
+        restored.hessian, restored.mean_magnitude = hessian, mean_magnitude
+        restored.largest_magnitude = largest_magnitude
+        restored.num_tokens, restored.num_lent_tokens = num_tokens, num_lent_tokens
+        return restored
+
     @property
     def largest(self) -> float:
         """The largest magnitude seen in any input."""

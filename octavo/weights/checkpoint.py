@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -15,11 +16,19 @@ if TYPE_CHECKING:
     from octavo.numerics.activations import InputQuantizer
     from octavo.numerics.kv_scales import KvScales
     from octavo.numerics.quantized_tensor import QuantizedTensor
+    from octavo.numerics.scheme import Scheme
     from octavo.text.tokenizer import Tokenizer
 
 #: Files that can run code when they are read.
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 CONFIG_NAME = "config.json"
+#: `quant_method` -> the class that reads such a directory.
+DIRECTORIES = {
+    "compressed-tensors": "octavo.weights.compressed_tensors_directory.CompressedTensorsDirectory",
+    "gptq": "octavo.weights.gptq_directory.GptqDirectory",
+    "awq": "octavo.weights.awq_directory.AwqDirectory",
+    "bitnet": "octavo.weights.bitnet_directory.BitNetDirectory",
+}
 
 
 class Checkpoint(ABC):
@@ -57,9 +66,18 @@ class Checkpoint(ABC):
     def tensor_bytes(self, name: str) -> int:
         """Stored bytes of one tensor, scales and zero points included."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the files contradict their labels, or are read as something else than they are. May read tensors."""
+        return ()
+
     def tensor_type(self, name: str) -> str:
-        """The format's own name of how a dense tensor is stored, such as `BF16` or `Q4_K`."""
+        """The format's own name of how a tensor is stored, such as `BF16`, `Q4_K` or `pack-quantized`."""
         return "unknown"
+
+    def scheme(self, name: str) -> Scheme | None:
+        """The grid of a quantized `<module>.weight`, without reading its codes; None: `get` gives a dense tensor."""
+        return None
 
     def input_quantizer(self, module: str) -> InputQuantizer | None:
         """How `module` rounds its inputs before the product; None: not at all."""
@@ -122,19 +140,31 @@ def _open_directory(path: Path) -> Checkpoint:
             raise CheckpointError(_pickle_refusal(pickles[0]))
         raise CheckpointError(f"{path}: holds no *.safetensors and no *.gguf")
 
+    return _open_safetensors(path)
+
+
+def _open_safetensors(path: Path) -> Checkpoint:
+    """By the quantization method that the config names, or that a file of older checkpoints tells of."""
     from octavo.weights.safetensors_directory import SafetensorsDirectory, read_json
 
-    method = (read_json(path / CONFIG_NAME).get("quantization_config") or {}).get("quant_method")
-    if method is None:
+    section = read_json(path / CONFIG_NAME).get("quantization_config") or {}
+    method = section.get("quant_method") if section else _method_of_side_file(path)
+    if method is None and not section:
         return SafetensorsDirectory(path)
-    if method == "compressed-tensors":
-        from octavo.weights.compressed_tensors_directory import CompressedTensorsDirectory
+    if method not in DIRECTORIES:
+        raise CheckpointError(
+            f"{path / CONFIG_NAME}: quantization_config.quant_method is {method!r}, which is not read; these are: "
+            f"{', '.join(DIRECTORIES)}, and unquantized models"
+        )
+    module, _, name = DIRECTORIES[str(method)].rpartition(".")
+    directory: Checkpoint = getattr(importlib.import_module(module), name)(path)
+    return directory
 
-        return CompressedTensorsDirectory(path)
-    raise CheckpointError(
-        f"{path / CONFIG_NAME}: quantization_config.quant_method is {method!r}, which is not read yet; "
-        "compressed-tensors is, and so is an unquantized model"
-    )
+
+def _method_of_side_file(path: Path) -> str | None:
+    if (path / "quantize_config.json").is_file():
+        return "gptq"
+    return "awq" if (path / "quant_config.json").is_file() else None
 
 
 def _pickle_refusal(file: Path) -> str:

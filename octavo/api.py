@@ -41,6 +41,37 @@ class Measurement:
 
 
 DEFAULT_MEASUREMENT = Measurement()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report of a quantized checkpoint as a self-contained HTML `file`; `beside` are other checkpoints to show in
+    its plots, by their octavo.json. `speed`: also measure how fast the native executor serves the written files."""
+
+    file: Path
+    beside: tuple[str | Path, ...] = ()
+    speed: bool = True
+
+    def check(self) -> None:
+        """Raises `InvalidField` or `CheckpointError` for what could not be written or shown, before any work."""
+        from octavo.measure.compare.entry import open_entry
+        from octavo.measure.page.html_report import check_page_file
+
+        check_page_file(self.file)
+        for checkpoint in self.beside:
+            open_entry(checkpoint)
+
+    def write(self, checkpoint: Path, progress: Progress, say: Say) -> None:
+        from octavo.measure.compare.comparison import compare_checkpoints
+        from octavo.measure.compare.entry import open_entry
+        from octavo.measure.compare.speed import SpeedPlan
+        from octavo.measure.page.html_report import write_page
+
+        plan = SpeedPlan() if self.speed else None
+        comparison = compare_checkpoints([str(checkpoint)], None, plan, progress=progress, say=say)
+        comparison.entries += [open_entry(each) for each in self.beside]
+        write_page(self.file, comparison, comparison.entries[0])
+        say(f"report: {self.file}")
 #: Statistics that are found in the cache, or made and left there.
 AUTO = "auto"
 
@@ -54,6 +85,7 @@ def quantize(
     sequence_length: int = 512,
     statistics: str | Path | None = None,
     measure: Measurement | None = DEFAULT_MEASUREMENT,
+    page: Page | None = None,
     progress: Progress = lambda stage, done, total: None,
     say: Say = lambda line: print(line, file=sys.stderr),
     **recipe: Any,
@@ -62,7 +94,8 @@ def quantize(
     `Recipe`: `method="gptq", bits=4, group=64`, ...
 
     Checks everything first, goes on where a killed run with the same arguments stopped, verifies the written file
-    with another reader, measures it unless `measure` is None, and leaves the report beside it as `octavo.json`.
+    with another reader, measures it unless `measure` is None, leaves the report beside it as `octavo.json`, and writes
+    a `page` for people if one is asked for.
 
     `calibration` is one source or several, each a path, `hf:ORG/NAME` or `built-in`, with a weight as in `a.txt@2`.
     `statistics` is what `calibrate` left ("auto": found or made in the cache): then the model is not run again.
@@ -70,7 +103,12 @@ def quantize(
     from octavo.quantize.recipe import Recipe
 
     job = _Job(model, Path(output), Recipe.of(**recipe), progress, say)
-    return job.run(_Text(calibration, samples, sequence_length), statistics, measure)
+    if page is not None:
+        page.check()
+    report = job.run(_Text(calibration, samples, sequence_length), statistics, measure)
+    if page is not None:
+        page.write(job.output, progress, say)
+    return report
 
 
 def calibrate(

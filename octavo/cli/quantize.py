@@ -34,6 +34,13 @@ def run(
     eval_text: Annotated[Path | None, typer.Option(help="Text to measure on; default: held-out built-in text.")] = None,
     eval_windows: Annotated[int, typer.Option(help="Windows to measure on.")] = 4,
     measure: Annotated[bool, typer.Option(help="Measure the written file.")] = True,
+    report_file: Annotated[
+        Path | None, typer.Option("--report", help="Write a self-contained HTML report of the written file here.")
+    ] = None,
+    beside: Annotated[
+        list[str] | None, typer.Option("--report-beside", help="Another checkpoint for its plots; may be repeated.")
+    ] = None,
+    report_speed: Annotated[bool, typer.Option(help="For --report: measure how fast the file is served.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Pre-flight only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -41,8 +48,12 @@ def run(
 
     A killed run goes on where it was when the same command is given again.
     """
-    from octavo.api import Measurement, plan_quantization, quantize
+    from octavo.api import Measurement, Page, plan_quantization, quantize
+    from octavo.core.errors import InvalidField
 
+    if beside and report_file is None:
+        raise InvalidField("--report-beside", beside, "it is for the plots of --report")
+    page = None if report_file is None else Page(report_file, tuple(beside or ()), report_speed)
     if dry_run:
         plan = plan_quantization(model, recipe, samples, sequence_length, output)
         print(json.dumps({"recipe": recipe.to_dict(), **plan.to_dict()}) if as_json else _plan_text(recipe, plan))
@@ -57,6 +68,7 @@ def run(
             sequence_length=sequence_length,
             statistics=statistics,
             measure=Measurement(eval_text, eval_windows) if measure else None,
+            page=page,
             progress=progress,
             say=say,
         )

@@ -10,7 +10,7 @@ from typing import Any
 from octavo.core.errors import InvalidField
 from octavo.measure.compare.entry import CheckpointEntry, open_entry
 from octavo.measure.compare.pareto import pareto_front
-from octavo.measure.compare.quality import QualityPlan, common_window_tokens, is_by_protocol
+from octavo.measure.compare.quality import QualityPlan, common_window_tokens, have_same_protocol, is_by_protocol
 from octavo.measure.compare.speed import Speed, SpeedPlan
 from octavo.measure.compare.worker_process import WorkerFailed, WorkerProcess
 
@@ -28,11 +28,24 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
 
+    def comparable(self) -> list[CheckpointEntry]:
+        """Those whose quality was measured by the protocol, and against the base, of the first that has any: only
+        their figures may stand beside one another."""
+        measured = [entry for entry in self.entries if entry.quality is not None]
+        return [entry for entry in measured if have_same_protocol(entry, measured[0])]
+
+    def not_comparable(self) -> list[str]:
+        """Why entries are on no front and in no plot, a line each; none: they all are."""
+        shown = self.comparable()
+        left_out = [entry for entry in self.entries if not any(entry is each for each in shown)]
+        why = {True: "its quality was not measured", False: "its quality was measured by another protocol or base"}
+        return [f"{entry.name} is in no plot of quality: {why[entry.quality is None]}" for entry in left_out]
+
     @property
     def loss_name(self) -> str:
-        """What the fronts are in: KL where every measured entry has it, else perplexity."""
-        measured = [entry for entry in self.entries if entry.quality is not None]
-        return "KL" if measured and all(entry.divergence is not None for entry in measured) else "perplexity"
+        """What the fronts are in: KL where every comparable entry has it, else perplexity."""
+        shown = self.comparable()
+        return "KL" if shown and all(entry.divergence is not None for entry in shown) else "perplexity"
 
     def loss(self, entry: CheckpointEntry) -> float | None:
         return entry.divergence if self.loss_name == "KL" else entry.perplexity
@@ -48,7 +61,7 @@ class Comparison:
         return sorted(front, key=lambda entry: -entry.speed.decode_tokens_per_second if entry.speed else 0.0)
 
     def _front(self, cost: Callable[[CheckpointEntry], float | None]) -> list[CheckpointEntry]:
-        points = [(entry, (cost(entry), self.loss(entry))) for entry in self.entries]
+        points = [(entry, (cost(entry), self.loss(entry))) for entry in self.comparable()]
         known = [(entry, (a, b)) for entry, (a, b) in points if a is not None and b is not None]
         return [known[index][0] for index in pareto_front([costs for _, costs in known])]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from octavo.core.errors import InvalidField
@@ -97,14 +96,18 @@ def same_protocol(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def _same_base(entry: CheckpointEntry, against: str | None) -> bool:
     if against is None:
         return True
-    assert entry.quality is not None
-    comparison = entry.quality.get("comparison")
     base = open_model_checkpoint(against)
-    return comparison is not None and (comparison["base"], comparison["base_bytes"]) == (
-        source_name(base),
-        base.num_bytes,
-    )
+    return _base(entry) == (source_name(base), base.num_bytes)
 
 
-def base_name(against: str | None) -> str | None:
-    return None if against is None else Path(against).name
+def have_same_protocol(one: CheckpointEntry, other: CheckpointEntry) -> bool:
+    """Whether two measured entries may be compared: the same protocol, and the same base or none."""
+    assert one.quality is not None
+    assert other.quality is not None
+    return same_protocol(one.quality["protocol"], other.quality["protocol"]) and _base(one) == _base(other)
+
+
+def _base(entry: CheckpointEntry) -> tuple[str, int] | None:
+    """Name and bytes of what an entry was measured against."""
+    comparison = (entry.quality or {}).get("comparison")
+    return None if comparison is None else (comparison["base"], comparison["base_bytes"])

@@ -18,7 +18,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
     if comparison.against is not None:
         yield f"KL and top-1 against {comparison.against}"
     yield from protocol_lines(comparison.entries)
-    yield from (f"note: {note}" for note in comparison.notes)
+    yield from (f"note: {note}" for note in (*comparison.notes, *comparison.not_comparable()))
     for entry in comparison.entries:
         yield from (f"note: {entry.name}: {problem}" for problem in entry.problems)
 

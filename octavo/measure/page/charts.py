@@ -145,7 +145,8 @@ def _grid(
 def _mark(point: Point, x: float, y: float, right: float, taken: list[tuple[float, float, float, float]]) -> str:
     """A dot and its label, beside it where no other label stands."""
     width = _CHARACTER * len(point.label)
-    candidates = [(x + 10, y + 4), (x + 10, y - 9), (x + 10, y + 17), (x - 10 - width, y + 4), (x - 10 - width, y - 9)]
+    lines = (y + 4, y - 9, y + 17, y - 22, y + 30)
+    candidates = [(start, line) for line in lines for start in (x + 10, x - 10 - width)]
     inside = [(a, b) for a, b in candidates if a >= 0 and a + width <= right + 20] or candidates[:1]
     free = [place for place in inside if not any(_overlap(place, width, other) for other in taken)]
     label_x, label_y = (free or inside)[0]

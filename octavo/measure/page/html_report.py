@@ -42,7 +42,8 @@ def render_page(comparison: Comparison, focus: CheckpointEntry | None = None) ->
     lead = focus.stored_as if focus else ", ".join(entry.name for entry in entries)
     head = f"<h1>{html.escape(title)}</h1>{html.paragraph(lead, 'lead')}"
     if focus:
-        body = checkpoint_sections(focus, bits_plots(comparison, focus))
+        beside = [html.paragraph(line, "quiet") for line in comparison.not_comparable() if len(entries) > 1]
+        body = checkpoint_sections(focus, "\n".join([bits_plots(comparison, focus), *beside]))
     else:
         reports = [html.folded(f"Report of {entry.name}", checkpoint_sections(entry, "")) for entry in entries]
         body = "\n".join([*_comparison_parts(comparison), html.section("Reports", *reports)])
@@ -54,7 +55,11 @@ def render_page(comparison: Comparison, focus: CheckpointEntry | None = None) ->
 
 def _comparison_parts(comparison: Comparison) -> list[str]:
     entries = comparison.entries
-    said = [*comparison.notes, *(f"{entry.name}: {problem}" for entry in entries for problem in entry.problems)]
+    said = [
+        *comparison.notes,
+        *comparison.not_comparable(),
+        *(f"{entry.name}: {problem}" for entry in entries for problem in entry.problems),
+    ]
     said += [caveat for entry in entries for caveat in (entry.quality or {}).get("caveats", [])]
     rows = [(*figures(entry), marks(comparison, entry)) for entry in entries]
     explained = (

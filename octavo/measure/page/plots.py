@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from octavo.core.units import format_bytes
 from octavo.measure.compare.comparison import Comparison
 from octavo.measure.compare.entry import CheckpointEntry
-from octavo.measure.compare.quality import same_protocol
 from octavo.measure.page import html
 from octavo.measure.page.axis import Axis
 from octavo.measure.page.charts import Point, bars, scatter
@@ -17,13 +16,6 @@ _MEGABYTES = Axis("size of the weight files, MB", show=lambda value: f"{value:,.
 _TOKENS = Axis("tokens per second, one request", show=lambda value: f"{value:,.4g}")
 _PERPLEXITY = Axis("perplexity", is_log=True, show=lambda value: f"{value:.4g}")
 _DIVERGENCE = Axis("KL divergence, nats/token", is_log=True, show=lambda value: f"{value:.3g}")
-
-
-def comparable(entries: Sequence[CheckpointEntry]) -> list[CheckpointEntry]:
-    """Those whose quality was measured by the protocol of the first that has any: only they share a plot."""
-    measured = [entry for entry in entries if entry.quality is not None]
-    first = measured[0].quality["protocol"] if measured and measured[0].quality else {}
-    return [entry for entry in measured if entry.quality and same_protocol(entry.quality["protocol"], first)]
 
 
 def size_plot(comparison: Comparison) -> str:
@@ -50,7 +42,7 @@ def bits_plots(comparison: Comparison, focus: CheckpointEntry) -> str:
     base = (focus.quality or {}).get("comparison")
     if base:
         bits, value = float(base["base_bits_per_weight"]), float(base["base_perplexity"])
-        points.append(Point(bits, value, f"source: {base['base']}", f"{base['base']}: {bits:.3g} bits, {value:.4g}"))
+        points.append(Point(bits, value, "source", f"{base['base']}: {bits:.3g} bits, {value:.4g}"))
     caption = "Lower is better, further left is smaller; only figures of the same protocol stand here."
     others = _points(comparison, lambda entry: entry.bits_per_weight, [focus], lambda entry: entry.divergence)
     return _plot("Bits against perplexity", caption, points, _BITS, _PERPLEXITY) + _plot(
@@ -88,7 +80,7 @@ def _points(
 ) -> list[Point]:
     """Of the entries that have both figures by one protocol. `loss` None: the comparison's own."""
     loss = loss or comparison.loss
-    found = [(entry, cost(entry), loss(entry)) for entry in comparable(comparison.entries)]
+    found = [(entry, cost(entry), loss(entry)) for entry in comparison.comparable()]
     return [
         Point(x, y, entry.name, f"{entry.name}: {x:,.4g}, {y:.4g}", any(entry is each for each in front))
         for entry, x, y in found

@@ -77,4 +77,4 @@ def _peer_command(row: Row, task: Task) -> list[str]:
     job = task.folder / f"{row.name}.job.json"
     options = {"bits": row.bits, "group": GROUP, "source": str(task.source), "output": str(task.output(row))}
     job.write_text(json.dumps({**options, "windows": calibration.windows}))
-    return [str(Environment(row.tool).python), str(WORKERS / f"{row.tool}.py"), str(job)]
+    return [str(Environment(row.tool).python), str(WORKERS / f"quantize_with_{row.tool}.py"), str(job)]

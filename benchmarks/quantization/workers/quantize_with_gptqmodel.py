@@ -1,4 +1,4 @@
-"""GPTQ by GPTQModel: `python gptqmodel.py JOB.json`. Its own defaults but for bits and group."""
+"""GPTQ by GPTQModel: `python quantize_with_gptqmodel.py JOB.json`. Its own defaults but for bits and group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.pop(0)  # this file's folder, where a module of the peer's own name lies
 os.environ["GPTQMODEL_CPU_WORKERS"] = "2"
 
 from gptqmodel import GPTQModel, QuantizeConfig

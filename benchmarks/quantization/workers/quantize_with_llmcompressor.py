@@ -1,4 +1,4 @@
-"""GPTQ by llm-compressor: `python llmcompressor.py JOB.json`."""
+"""GPTQ by llm-compressor: `python quantize_with_llmcompressor.py JOB.json`."""
 
 from __future__ import annotations
 

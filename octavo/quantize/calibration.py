@@ -87,6 +87,15 @@ class Calibration:
 
         return torch.tensor([counts for window in self.packed for segment in window for counts in segment.counts])
 
+    def sample(self, num_tokens: int) -> tuple[list[list[int]], Tensor | None]:
+        """(segments of some windows at even distances, about `num_tokens` in all, which of their tokens count)."""
+        import torch
+
+        windows = spread(self.packed, max(1, num_tokens // self.sequence_length))
+        chosen = [segment for window in windows for segment in window]
+        counts = [each for segment in chosen for each in segment.counts]
+        return [segment.tokens for segment in chosen], None if all(counts) else torch.tensor(counts)
+
     @property
     def num_tokens(self) -> int:
         return sum(counts.num_tokens for counts in self.sources)

@@ -1,0 +1,111 @@
+"""Which option each group of modules gets: the multiple-choice knapsack, solved exactly.
+
+Choose one option of every group so that the errors' sum is least and the bytes' sum is at most the budget. Dynamic
+programming over bytes beyond the smallest choice (Kellerer, Pferschy, Pisinger 2004, section 11.5), in units of the
+greatest common divisor of all differences; where that leaves too many states the unit grows and every option's bytes
+are rounded up to it, so the budget is never exceeded, and what rounding left over is spent by single upgrades.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Most states of the dynamic program. 120 groups of 15 options take half a second with them.
+MAX_STATES = 200_000
+
+_Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What an option of a group costs: bytes in the file, and the error it is expected to cause (any unit)."""
+
+    num_bytes: int
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """`chosen[i]` indexes group i's options. `is_exact`: no other choice within the budget has a smaller error; else
+    bytes were rounded up to `unit_bytes` for each group."""
+
+    chosen: tuple[int, ...]
+    num_bytes: int
+    error: float
+    is_exact: bool
+    unit_bytes: int
+
+
+def allocate(groups: Sequence[Sequence[Choice]], budget_bytes: int, max_states: int = MAX_STATES) -> Allocation | None:
+    """The allocation of least error within `budget_bytes`; None if the smallest options are more. Among equal errors
+    the one of fewest bytes."""
+    smallest = [min(choice.num_bytes for choice in group) for group in groups]
+    largest = sum(max(choice.num_bytes for choice in group) for group in groups)
+    room = min(budget_bytes, largest) - sum(smallest)
+    if room < 0:
+        return None
+    extra = [[choice.num_bytes - least for choice in group] for group, least in zip(groups, smallest, strict=True)]
+    unit = math.gcd(*(each for group in extra for each in group)) or 1
+    is_exact = room // unit < max_states
+    if not is_exact:
+        unit = -(-room // (max_states - 1))
+    units = [[-(-each // unit) for each in group] for group in extra]
+    errors = [[choice.error for choice in group] for group in groups]
+    chosen = _solve(units, errors, room // unit)
+    if not is_exact:
+        chosen = _spend(chosen, extra, errors, room)
+    return Allocation(
+        tuple(chosen),
+        sum(group[index].num_bytes for group, index in zip(groups, chosen, strict=True)),
+        math.fsum(group[index].error for group, index in zip(groups, chosen, strict=True)),
+        is_exact,
+        unit,
+    )
+
+
+def _solve(units: list[list[int]], errors: list[list[float]], capacity: int) -> list[int]:
+    """`least[u]` is the smallest error of the groups so far with at most u units."""
+    least: _Floats = np.zeros(capacity + 1)
+    decisions = []
+    for group_units, group_errors in zip(units, errors, strict=True):
+        best: _Floats = np.full(capacity + 1, np.inf)
+        decision = np.zeros(capacity + 1, dtype=np.int16)
+        for index in sorted(range(len(group_units)), key=lambda index: group_units[index]):
+            cost = group_units[index]
+            if cost > capacity:
+                continue
+            candidate = least[: capacity + 1 - cost] + group_errors[index]
+            better = candidate < best[cost:]
+            best[cost:][better] = candidate[better]
+            decision[cost:][better] = index
+        least = best
+        decisions.append(decision)
+    left = int(np.argmin(least))
+    chosen = []
+    for decision, group_units in zip(reversed(decisions), reversed(units), strict=True):
+        chosen.append(int(decision[left]))
+        left -= group_units[chosen[-1]]
+    return chosen[::-1]
+
+
+def _spend(chosen: list[int], extra: list[list[int]], errors: list[list[float]], room: int) -> list[int]:
+    """Upgrades of single groups, the most error saved first, as long as the bytes left over allow any."""
+    chosen = list(chosen)
+    while True:
+        left = room - sum(group[index] for group, index in zip(extra, chosen, strict=True))
+        upgrades = [
+            (errors[number][index] - errors[number][chosen[number]], number, index)
+            for number, group in enumerate(extra)
+            for index in range(len(group))
+            if group[index] - group[chosen[number]] <= left and errors[number][index] < errors[number][chosen[number]]
+        ]
+        if not upgrades:
+            return chosen
+        _, number, index = min(upgrades)
+        chosen[number] = index

@@ -280,7 +280,7 @@ class _Job:
     def _quantize(self, plan: Plan, text: _Text, statistics: str | Path | None) -> tuple[QuantizationReport, Journal]:
         """Up to a verified file on disk; nothing of the model stays in memory."""
         from octavo.models.load import load_model
-        from octavo.quantize.export import export
+        from octavo.quantize.export import export, stored_model
         from octavo.quantize.pipeline import quantize_model
 
         loaded = self._timed("loading", lambda: load_model(self.model))
@@ -293,7 +293,9 @@ class _Job:
         )
         written, verification = self._timed(
             "writing",
-            lambda: export(self.output, quantized.tensors, loaded.checkpoint, loaded.model.spec, loaded.tokenizer),
+            lambda: export(
+                self.output, stored_model(quantized, loaded.checkpoint, loaded.model.spec, loaded.tokenizer)
+            ),
         )
         report = self._report(plan, described, quantized.reports, written, verification.verdict)
         report.num_resumed_blocks = quantized.num_resumed_blocks

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from octavo.core.errors import CheckpointError, InvalidField
-from octavo.numerics.scheme import IntegerScheme
+from octavo.core.errors import CheckpointError
+from octavo.weights.compressed_tensors_args import (
+    KvFormat,
+    ModuleFormat,
+    parse_inputs,
+    parse_kv,
+    parse_weights,
+    require,
+)
 
 METHOD = "compressed-tensors"
 #: Release of the compressed-tensors package whose layout is written and read (3 bits: dense across words).
@@ -20,13 +27,6 @@ LAYOUT_VERSION = "0.20.1"
 MIXED_PRECISION = "mixed-precision"
 #: Hugging Face's module name of the output head; it has no tensor of its own when tied to the embedding.
 HEAD_MODULE = "lm_head"
-
-
-class Layout(StrEnum):
-    """How a module's codes are stored."""
-
-    PACK_QUANTIZED = "pack-quantized"
-    INT_QUANTIZED = "int-quantized"
 
 
 class ModuleClass(StrEnum):
@@ -37,20 +37,13 @@ class ModuleClass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleFormat:
-    """What a module's stored tensors mean. `per_tensor`: one scale for the whole matrix."""
-
-    scheme: IntegerScheme
-    layout: Layout
-    per_tensor: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class QuantizationConfig:
-    """`formats` maps a target (module name, `re:` pattern or class) to its format, in the file's order."""
+    """`formats` maps a target (module name, `re:` pattern or class) to its format, in the file's order. `kv`: how
+    attention modules round what they cache, None: not."""
 
     formats: dict[str, ModuleFormat]
     ignore: tuple[str, ...]
+    kv: KvFormat | None = None
 
     def format_of(self, module: str) -> ModuleFormat | None:
         """The most specific match wins: name, then pattern, then class. None: the module is dense."""
@@ -73,65 +66,36 @@ def parse_quantization_config(section: Mapping[str, Any], where: str) -> Quantiz
     known |= {"global_compression_ratio", "kv_cache_scheme", "sparsity_config", "transform_config"}
     known |= {"moe_sparsity_config", "run_compressed", "dequantize", "use_optimized_inference"}
     _refuse_unknown(section, known, where)
-    for key in ("kv_cache_scheme", "transform_config", "moe_sparsity_config"):
-        _require(not section.get(key), where, key, section.get(key), "only null is read")
+    for key in ("transform_config", "moe_sparsity_config"):
+        require(not section.get(key), where, key, section.get(key), "only null is read")
     sparsity = section.get("sparsity_config")
-    _require(
-        not sparsity or sparsity.get("format") == "dense", where, "sparsity_config", sparsity, "only dense is read"
-    )
+    require(not sparsity or sparsity.get("format") == "dense", where, "sparsity_config", sparsity, "only dense is read")
     status = section.get("quantization_status")
-    _require(status == "compressed", where, "quantization_status", status, "only 'compressed' is read")
+    # Before 2025 llm-compressor wrote "frozen" beside compressed FP8; dense weights are refused when they are read.
+    require(status in ("compressed", "frozen"), where, "quantization_status", status, "'compressed' is read")
     groups = section.get("config_groups")
-    _require(isinstance(groups, dict) and bool(groups), where, "config_groups", groups, "must be groups of modules")
+    require(isinstance(groups, dict) and bool(groups), where, "config_groups", groups, "must be groups of modules")
     formats: dict[str, ModuleFormat] = {}
     for name, group in (groups or {}).items():
         place = f"{where}.config_groups.{name}"
-        _require(isinstance(group, dict), where, f"config_groups.{name}", group, "presets by name are not read")
+        require(isinstance(group, dict), where, f"config_groups.{name}", group, "presets by name are not read")
         module_format = _parse_group(group, section.get("format"), place)
         for target in group.get("targets") or []:
             formats.setdefault(target, module_format)
-    return QuantizationConfig(formats, tuple(section.get("ignore") or ()))
+    kv = parse_kv(section.get("kv_cache_scheme"), f"{where}.kv_cache_scheme")
+    return QuantizationConfig(formats, tuple(section.get("ignore") or ()), kv)
 
 
 def _parse_group(group: Mapping[str, Any], whole_format: Any, where: str) -> ModuleFormat:
     known = {"targets", "weights", "input_activations", "output_activations", "format"}
     _refuse_unknown(group, known, where)
-    for key in ("input_activations", "output_activations"):
-        _require(group.get(key) is None, where, key, group.get(key), "quantized activations are not read")
-    name = group.get("format") or whole_format
-    layouts = {"pack-quantized": Layout.PACK_QUANTIZED, "int-quantized": Layout.INT_QUANTIZED}
-    layouts["naive-quantized"] = Layout.INT_QUANTIZED
-    _require(name in layouts, where, "format", name, f"these are read: {', '.join(layouts)}")
+    outputs = group.get("output_activations")
+    require(outputs is None, where, "output_activations", outputs, "rounded outputs are not read")
     weights = group.get("weights")
-    _require(isinstance(weights, dict), where, "weights", weights, "must describe the weights")
-    return _parse_weights(weights or {}, layouts[name], f"{where}.weights")
-
-
-def _parse_weights(args: Mapping[str, Any], layout: Layout, where: str) -> ModuleFormat:
-    harmless = {"observer", "observer_kwargs", "scale_dtype", "zp_dtype"}
-    known = {"num_bits", "type", "symmetric", "strategy", "group_size", "block_structure", "dynamic", "actorder"}
-    _refuse_unknown(args, known | harmless, where)
-    kind = args.get("type", "int")
-    _require(kind == "int", where, "type", kind, "only 'int' is read")
-    _require(args.get("block_structure") is None, where, "block_structure", args.get("block_structure"), "not read")
-    _require(args.get("dynamic", False) is False, where, "dynamic", args.get("dynamic"), "weights must be static")
-    order = args.get("actorder")
-    _require(order in (None, False, "weight", "static"), where, "actorder", order, "an order with g_idx is not read")
-    strategy, group_size = args.get("strategy"), args.get("group_size") or 0
-    if strategy is None:
-        strategy = "group" if group_size > 0 else "channel"
-    _require(strategy in ("group", "channel", "tensor"), where, "strategy", strategy, "group, channel, tensor are read")
-    if strategy == "group":
-        _require(group_size > 0, where, "group_size", group_size, "strategy group needs one")
-    try:
-        scheme = IntegerScheme(
-            bits=args.get("num_bits", 8),
-            group_size=group_size if strategy == "group" else None,
-            symmetric=args.get("symmetric", True),
-        )
-    except InvalidField as error:
-        raise CheckpointError(f"{where}: {error}") from error
-    return ModuleFormat(scheme, layout, per_tensor=strategy == "tensor")
+    require(isinstance(weights, dict), where, "weights", weights, "must describe the weights")
+    module_format = parse_weights(weights or {}, group.get("format") or whole_format, f"{where}.weights")
+    inputs = parse_inputs(group.get("input_activations"), f"{where}.input_activations")
+    return replace(module_format, inputs=inputs)
 
 
 def _matches(module: str, target: str) -> bool:
@@ -153,8 +117,3 @@ def _refuse_unknown(section: Mapping[str, Any], known: set[str], where: str) -> 
     for key in section:
         if key not in known:
             raise CheckpointError(f"{where}.{key}: got {section[key]!r}; this key is not understood")
-
-
-def _require(condition: bool, where: str, key: str, value: Any, expected: str) -> None:
-    if not condition:
-        raise CheckpointError(f"{where}.{key}: got {value!r}; {expected}")

@@ -1,4 +1,4 @@
-"""A Hugging Face directory quantized in compressed-tensors' format: packed modules become `PackedTensor`s."""
+"""A Hugging Face directory quantized in compressed-tensors' format: packed modules become quantized matrices."""
 
 from __future__ import annotations
 
@@ -8,31 +8,39 @@ import torch
 from torch import Tensor
 
 from octavo.core.errors import CheckpointError
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.activations import InputQuantizer
+from octavo.numerics.kv_scales import KvScales
+from octavo.numerics.quantized_tensor import QuantizedTensor
+from octavo.numerics.scheme import Scheme
 from octavo.weights.checkpoint import CONFIG_NAME
+from octavo.weights.compressed_tensors_args import ModuleFormat
 from octavo.weights.compressed_tensors_config import (
     HEAD_MODULE,
     ModuleClass,
-    ModuleFormat,
     module_class,
     parse_quantization_config,
 )
+from octavo.weights.compressed_tensors_float_layout import GLOBAL_SCALE, PACKED, SCALE, WEIGHT
+from octavo.weights.compressed_tensors_kv import K_SCALE, V_SCALE, decode_kv
 from octavo.weights.compressed_tensors_layout import (
-    PACKED,
-    SCALE,
+    INPUT_GLOBAL_SCALE,
+    INPUT_SCALE,
     SHAPE,
-    WEIGHT,
     ZERO_POINT,
+    decode_inputs,
     decode_module,
     required_parts,
 )
 from octavo.weights.safetensors_directory import SafetensorsDirectory
 
-_PARTS = frozenset({PACKED, SCALE, SHAPE, ZERO_POINT})
+_PARTS = frozenset({PACKED, SCALE, SHAPE, ZERO_POINT, GLOBAL_SCALE, INPUT_SCALE, INPUT_GLOBAL_SCALE})
+_KV_PARTS = frozenset({K_SCALE, V_SCALE})
+#: safetensors dtypes of codes; a `weight` of such a dtype belongs to a packed module.
+_CODE_DTYPES = frozenset({"I8", "F8_E4M3"})
 #: Tensors that would change what a module computes and are not read.
 _FOREIGN_PARTS = frozenset({
-    "weight_g_idx", "weight_global_scale", "input_scale", "input_zero_point", "input_global_scale", "output_scale",
-    "output_zero_point", "k_scale", "v_scale", "q_scale", "bitmask", "shape", "compressed", "row_offsets",
+    "weight_g_idx", "input_zero_point", "output_scale", "output_zero_point", "k_zero_point", "v_zero_point", "q_scale",
+    "bitmask", "shape", "compressed", "row_offsets",
 })  # fmt: skip
 
 
@@ -43,6 +51,7 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
         super().__init__(source)
         where = f"{source / CONFIG_NAME}: quantization_config"
         self.quantization = parse_quantization_config(self.config["quantization_config"], where)
+        self._kv_parts: dict[str, set[str]] = {}
         self._parts = self._collect_parts()
         self.formats: dict[str, ModuleFormat] = {}
         for module, parts in self._parts.items():
@@ -56,10 +65,11 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
     def names(self) -> list[str]:
         hidden = {f"{module}.{part}" for module, parts in self._parts.items() for part in parts}
         hidden |= {self._head_copy(part) for part in (SCALE, ZERO_POINT)}
+        hidden |= {f"{attention}.{part}" for attention, parts in self._kv_parts.items() for part in parts}
         dense = set(super().names()) - hidden
         return sorted(dense | {f"{module}.{WEIGHT}" for module in self.formats})
 
-    def get(self, name: str) -> Tensor | PackedTensor:
+    def get(self, name: str) -> Tensor | QuantizedTensor:
         module = self._packed_module(name)
         if module is None:
             return self.stored(name)
@@ -70,6 +80,9 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
         module = self._packed_module(name)
         if module is None or WEIGHT in self._parts[module]:
             return self.stored_shape(name)
+        if SHAPE not in self._parts[module]:  # two FP4 codes a byte
+            rows, num_bytes = self.stored_shape(f"{module}.{PACKED}")
+            return rows, 2 * num_bytes
         return tuple(self.stored(f"{module}.{SHAPE}").flatten().tolist())
 
     def tensor_bytes(self, name: str) -> int:
@@ -86,6 +99,34 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
         module = self._packed_module(name)
         return None if module is None else self.formats[module]
 
+    def tensor_type(self, name: str) -> str:
+        module_format = self.module_format(name)
+        return self.stored_dtype(name) if module_format is None else module_format.layout.value
+
+    def scheme(self, name: str) -> Scheme | None:
+        module_format = self.module_format(name)
+        return None if module_format is None else module_format.scheme
+
+    def input_quantizer(self, module: str) -> InputQuantizer | None:
+        module_format = self.formats.get(module)
+        if module_format is None or module_format.inputs is None:
+            return None
+        parts = self._parts[module] & {INPUT_SCALE, INPUT_GLOBAL_SCALE}
+        return decode_inputs(module, {part: self.stored(f"{module}.{part}") for part in parts}, module_format.inputs)
+
+    def kv_scales(self, attention: str) -> KvScales | None:
+        if self.quantization.kv is None:
+            return None
+        parts = {part: self.stored(f"{attention}.{part}") for part in self._kv_parts.get(attention, ())}
+        return decode_kv(attention, parts, self.quantization.kv, self._num_kv_heads())
+
+    def _num_kv_heads(self) -> int:
+        config = self.config.get("text_config") or self.config
+        heads = config.get("num_key_value_heads") or config.get("num_attention_heads")
+        if not isinstance(heads, int):
+            raise CheckpointError(f"{self.source / CONFIG_NAME}: num_key_value_heads: got {heads!r}; not a number")
+        return heads
+
     def _packed_module(self, name: str) -> str | None:
         module, _, last = name.rpartition(".")
         return module if last == WEIGHT and module in self.formats else None
@@ -100,8 +141,12 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
                 raise CheckpointError(f"{self._file(name)}: tensor {name} is a quantization parameter that is not read")
             if last in _PARTS and name not in copies:
                 parts.setdefault(module, set()).add(last)
-            elif last == WEIGHT and self.stored_dtype(name) == "I8":
+            elif last == WEIGHT and self.stored_dtype(name) in _CODE_DTYPES:
                 parts.setdefault(module, set()).add(WEIGHT)
+            elif last in _KV_PARTS:
+                if self.quantization.kv is None:
+                    raise CheckpointError(f"{self._file(name)}: tensor {name} has no kv_cache_scheme that explains it")
+                self._kv_parts.setdefault(module, set()).add(last)
         for module, found in parts.items():
             if f"{module}.{WEIGHT}" in self._file_of:
                 found.add(WEIGHT)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from octavo.core.errors import CheckpointError
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.weights.compressed_tensors_config import HEAD_MODULE, ModuleClass, module_class
 from octavo.weights.compressed_tensors_directory import CompressedTensorsDirectory
 
@@ -41,8 +41,9 @@ class Verification:
 def verify_with_compressed_tensors(directory: Path | str, tolerance: float = 0.0) -> Verification:
     """Compare every packed module of `directory` with the package's own decompressor, in float32.
 
-    The default asks for equality: both sides compute (code - zero point) * scale in float32 from the stored scale.
-    A tied head is decoded too, from its own scales. Never raises for a difference, only for an unreadable directory.
+    The default asks for equality: both sides compute (code - zero point) * scale in float32 from the stored scale. FP4
+    and MXFP8 the package gives in bfloat16, to which ours is then rounded. A tied head is decoded too, from its own
+    scales. Never raises for a difference, only for an unreadable directory.
     """
     if importlib.util.find_spec(PACKAGE) is None:
         return Verification(None, NOT_INSTALLED)
@@ -51,10 +52,11 @@ def verify_with_compressed_tensors(directory: Path | str, tolerance: float = 0.0
     worst_module, max_difference, num_modules = None, 0.0, 0
     for module in sorted(checkpoint.formats):
         ours = checkpoint.get(f"{module}.weight")
-        assert isinstance(ours, PackedTensor)
+        assert isinstance(ours, QuantizedTensor)
         expected = ours.dequantize(torch.float32)
         for reader_module in other.views(module):
-            difference = float((other.weight(module, reader_module) - expected).abs().max())
+            theirs = other.weight(module, reader_module)
+            difference = float((theirs.to(torch.float32) - expected.to(theirs.dtype)).abs().max())
             num_modules += 1
             if worst_module is None or not difference <= max_difference:
                 worst_module, max_difference = reader_module, difference
@@ -82,18 +84,19 @@ class _OtherReader:
         return [module, HEAD_MODULE] if self._checkpoint.shares_head(module) else [module]
 
     def weight(self, codes_of: str, module: str) -> Tensor:
-        """Float32 weight of `module`: codes of `codes_of`, other parameters its own."""
+        """Weight of `module`: codes of `codes_of`, other parameters its own."""
         scheme = self._scheme(module)
         stored = {part: self._checkpoint.stored(f"{codes_of}.{part}") for part in self._checkpoint.parts(codes_of)}
         if module != codes_of:
             own = {part: f"{module}.{part}" for part in stored if part != "weight"}
             stored |= {part: self._checkpoint.stored(name) for part, name in own.items()}
-        stored["weight_scale"] = stored["weight_scale"].to(torch.float32)
+        if stored["weight_scale"].itemsize > 1:  # E4M3 and exponents the package widens itself
+            stored["weight_scale"] = stored["weight_scale"].to(torch.float32)
         compressor = _package("compressors").BaseCompressor.get_value_from_registry(
             scheme.format or self._config.format
         )
         weight: Tensor = compressor.decompress(stored, scheme)["weight"]
-        return weight.to(torch.float32)
+        return weight
 
     def _scheme(self, module: str) -> Any:
         match = _package("utils.match")

@@ -1,209 +1,219 @@
 """Writes a quantized model as a Hugging Face directory in compressed-tensors' format.
 
-Linear modules are pack-quantized. An 8-bit embedding is int-quantized, because that keeps a parameter called
-`weight`: transformers looks for one in every embedding, and ties `lm_head.weight` to nothing else. For a tied model
-the file holds the int8 codes once, `lm_head` is named beside the embedding as a target, and the embedding's scales (2
-bytes a row) are stored a second time as `lm_head.weight_scale`: transformers 5.24 decompresses the two modules one by
-one, and with `lm_head` ignored it would multiply by bare codes (tests/weights/test_transformers_loads.py).
+Integer weights are pack-quantized, or int-quantized where inputs are rounded too (W8A8). FP8 weights are
+float-quantized with rounded inputs and naive-quantized without, as the package itself decides; NVFP4, MXFP4 and MXFP8
+have layouts of their own.
+
+An 8-bit embedding is int-quantized, because that keeps a parameter called `weight`: transformers looks for one in every
+embedding, and ties `lm_head.weight` to nothing else. For a tied model the file holds the int8 codes once, `lm_head` is
+named beside the embedding as a target, and the embedding's scales (2 bytes a row) are stored a second time as
+`lm_head.weight_scale`: transformers 5.24 decompresses the two modules one by one, and with `lm_head` ignored it would
+multiply by bare codes (tests/weights/test_transformers_loads.py).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from octavo.core.errors import InvalidField
-from octavo.numerics.packed_tensor import PackedTensor
+from octavo.numerics.activations import ActivationScheme, InputQuantizer
+from octavo.numerics.float_scheme import BLOCK, MXFP4, MXFP8, NVFP4, FloatScheme, Granularity, ScaleFormat
 from octavo.numerics.quantized_tensor import QuantizedTensor
-from octavo.numerics.scheme import IntegerScheme
-from octavo.weights.atomic_directory import atomic_directory
-from octavo.weights.checkpoint import CONFIG_NAME
+from octavo.numerics.scheme import IntegerScheme, Scheme
+from octavo.weights.compressed_tensors_args import Layout, ModuleFormat, input_args, kv_args, weight_args
 from octavo.weights.compressed_tensors_config import (
     HEAD_MODULE,
     LAYOUT_VERSION,
     METHOD,
     MIXED_PRECISION,
-    Layout,
     ModuleClass,
     module_class,
 )
-from octavo.weights.compressed_tensors_layout import SCALE, ZERO_POINT, encode_module
-from octavo.weights.model_directory import (
-    PRODUCER,
-    WrittenCheckpoint,
-    check_extra_names,
-    check_finite,
-    check_target,
-    is_tied,
-    write_companions,
-    write_json,
-)
-from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES, ShardWriter
+from octavo.weights.compressed_tensors_float_layout import SCALE
+from octavo.weights.compressed_tensors_kv import encode_kv, kv_format_of
+from octavo.weights.compressed_tensors_layout import ZERO_POINT, encode_module
+from octavo.weights.compressed_tensors_targets import split_fused_members, targets_by_format
+from octavo.weights.model_directory import PRODUCER, WrittenCheckpoint, is_tied, write_model_directory
+from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES
+from octavo.weights.stored_model import StoredModel
 
-if TYPE_CHECKING:
-    from octavo.text.tokenizer import Tokenizer
-
-#: What the module names of experts have in common, and the target that means them.
-EXPERTS = ".experts."
-EXPERTS_PATTERN = r"re:.*\.experts\..*"
-
-
-@dataclass(slots=True)
-class _Contents:
-    """What has been put into the files so far."""
-
-    tied: bool
-    formats: dict[str, tuple[IntegerScheme, Layout]] = field(default_factory=dict)
-    dense_matrices: list[str] = field(default_factory=list)
-    tensor_bytes: dict[str, int] = field(default_factory=dict)
-    num_weights: int = 0
+_FLOAT_LAYOUTS = {
+    NVFP4: Layout.NVFP4_PACK_QUANTIZED, MXFP4: Layout.MXFP4_PACK_QUANTIZED, MXFP8: Layout.MXFP8_QUANTIZED,
+}  # fmt: skip
 
 
 def write_compressed_tensors(
     directory: Path,
-    tensors: Mapping[str, Tensor | QuantizedTensor],
-    config: Mapping[str, Any],
-    tokenizer: Tokenizer | None = None,
-    extra_files: Mapping[str, bytes] | None = None,
+    model: StoredModel,
     *,
     overwrite: bool = False,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
 ) -> WrittenCheckpoint:
     """Write `directory` whole or not at all; equal arguments give equal bytes.
 
-    `tensors` maps Hugging Face names to dense tensors (written in their dtype) or packed ones (under
-    `<module>.weight`); each value is asked for once, so the mapping may load lazily. A tied model has no
-    `lm_head.weight`. `extra_files` (generation_config.json, the source's tokenizer files, ...) win over what
-    `tokenizer` saves. An existing Octavo checkpoint is replaced; another non-empty directory only with `overwrite`.
-    Raises `InvalidField` for arguments that contradict each other, `CheckpointError` for NaN or infinity.
+    Dense tensors are written in their dtype. Raises `InvalidField` for what the format cannot hold and for arguments
+    that contradict each other, `CheckpointError` for NaN or infinity.
     """
-    directory = Path(directory)
-    extra_files = dict(extra_files or {})
-    check_target(directory, overwrite)
-    check_extra_names(extra_files)
-    contents = _Contents(tied=is_tied(tensors, config))
-    with atomic_directory(directory) as partial:
-        shards = ShardWriter(partial, shard_bytes)
-        for name in sorted(tensors):
-            shards.add(_stored_parts(name, tensors[name], contents))
-        if not contents.formats:
-            raise InvalidField("tensors", sorted(tensors)[:3], "at least one must be a PackedTensor")
-        total_bytes = shards.finish()
-        quantization, notes = _quantization_config(contents)
-        written = {**config, "tie_word_embeddings": contents.tied, "quantization_config": quantization}
-        write_json(partial / CONFIG_NAME, written)
-        write_companions(partial, config, tokenizer, extra_files)
-    return WrittenCheckpoint(directory, contents.tensor_bytes, total_bytes, contents.num_weights, notes)
+    encoder = _Encoder(model, is_tied(model.tensors, model.config))
+    return write_model_directory(directory, model, encoder, overwrite=overwrite, shard_bytes=shard_bytes)
 
 
-def _stored_parts(name: str, value: Tensor | QuantizedTensor, contents: _Contents) -> dict[str, Tensor]:
-    if isinstance(value, PackedTensor):
+class _Encoder:
+    """An `Encoder` of `model_directory`."""
+
+    def __init__(self, model: StoredModel, tied: bool) -> None:
+        self._inputs, self._kv_scales, self._tied = model.inputs, model.kv_scales, tied
+        self._kv = kv_format_of(model.kv_scales.values())
+        self._formats: dict[str, ModuleFormat] = {}
+        self._dense: list[str] = []
+        self._ragged: list[str] = []
+        self._attentions_to_write = _attention_modules(model)
+
+    def encode(self, name: str, tensor: Tensor | QuantizedTensor) -> dict[str, Tensor]:
+        return self._encode_kv(name) | self._encode_matrix(name, tensor)
+
+    def _encode_kv(self, name: str) -> dict[str, Tensor]:
+        """An attention module's scales, beside the first of its tensors."""
+        attention = name.removesuffix(".weight").rpartition(".")[0]
+        if self._kv is None or attention not in self._attentions_to_write:
+            return {}
+        self._attentions_to_write.remove(attention)
+        return encode_kv(attention, self._kv_scales[attention], self._kv)
+
+    def _encode_matrix(self, name: str, tensor: Tensor | QuantizedTensor) -> dict[str, Tensor]:
+        if not isinstance(tensor, QuantizedTensor):
+            if tensor.ndim == 2 and name.endswith(".weight"):
+                self._dense.append(name.removesuffix(".weight"))
+            return {name: tensor.contiguous()}
         module, _, last = name.rpartition(".")
         if last != "weight" or not module:
             raise InvalidField("tensors", name, "a packed tensor must be called <module>.weight")
-        layout = _layout(module, value.scheme)
-        contents.formats[module] = (value.scheme, layout)
-        parts = {f"{module}.{part}": tensor for part, tensor in encode_module(value, layout).items()}
-        if contents.tied and layout is Layout.INT_QUANTIZED:
+        quantizer: InputQuantizer | None = self._inputs.get(module)
+        inputs = None if quantizer is None else quantizer.scheme
+        layout = _layout(module, tensor.scheme, inputs)
+        self._formats[module] = ModuleFormat(_as_declared(tensor.scheme), layout, inputs=inputs)
+        if isinstance(tensor.scheme, FloatScheme) and tensor.scheme.granularity is Granularity.BLOCK:
+            self._ragged += [module] if tensor.shape[1] % BLOCK else []
+        parts = {f"{module}.{part}": stored for part, stored in encode_module(tensor, layout, quantizer).items()}
+        if self._tied and layout is Layout.INT_QUANTIZED and module_class(module) is ModuleClass.EMBEDDING:
             copied = [part for part in (SCALE, ZERO_POINT) if f"{module}.{part}" in parts]
             parts |= {f"{HEAD_MODULE}.{part}": parts[f"{module}.{part}"].clone() for part in copied}
-    elif isinstance(value, QuantizedTensor):
-        raise InvalidField("tensors", name, f"{value.scheme} is not written yet")
-    else:
-        parts = {name: value.contiguous()}
-        if value.ndim == 2 and name.endswith(".weight"):
-            contents.dense_matrices.append(name.removesuffix(".weight"))
-    check_finite(parts)
-    contents.tensor_bytes[name] = sum(tensor.nbytes for tensor in parts.values())
-    contents.num_weights += torch.Size(value.shape).numel()
-    return parts
+        return parts
 
+    def quantization_config(self) -> dict[str, Any]:
+        """Embedding groups come first: a target that another group's class also matches is looked up in the file's
+        order by compressed-tensors."""
+        if not self._formats:
+            raise InvalidField("tensors", "dense", "at least one must be quantized")
+        groups = [
+            _group(targets, module_format)
+            for kind in (ModuleClass.EMBEDDING, ModuleClass.LINEAR)
+            for targets, module_format in self._targets(kind)
+        ]
+        formats = {group["format"] for group in groups}
+        return {
+            "quant_method": METHOD,
+            "format": formats.pop() if len(formats) == 1 else MIXED_PRECISION,
+            "quantization_status": "compressed",
+            "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
+            "ignore": self._ignored(),
+            "global_compression_ratio": None,
+            "kv_cache_scheme": None if self._kv is None else kv_args(self._kv),
+            "version": LAYOUT_VERSION,
+            "producer": PRODUCER,
+        }
 
-def _layout(module: str, scheme: IntegerScheme) -> Layout:
-    is_embedding = module_class(module) is ModuleClass.EMBEDDING
-    return Layout.INT_QUANTIZED if is_embedding and scheme.bits == 8 else Layout.PACK_QUANTIZED
+    def _targets(self, kind: ModuleClass) -> list[tuple[list[str], ModuleFormat]]:
+        if not any(module_class(module) is kind for module in self._formats):
+            return []
+        groups = targets_by_format(self._formats, kind)
+        if kind is ModuleClass.EMBEDDING and self._tied:
+            return [
+                ([*targets, HEAD_MODULE] if module_format.layout is Layout.INT_QUANTIZED else targets, module_format)
+                for targets, module_format in groups
+            ]
+        return groups
 
-
-def _quantization_config(contents: _Contents) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The section, and notes. Embedding groups come first: a target that another group's class also matches is
-    looked up in the file's order by compressed-tensors."""
-    by_class: dict[ModuleClass, list[str]] = {kind: [] for kind in (ModuleClass.EMBEDDING, ModuleClass.LINEAR)}
-    for module in contents.formats:
-        by_class[module_class(module)].append(module)
-    notes: list[str] = []
-    groups: list[dict[str, Any]] = []
-    head_targeted = HEAD_MODULE in contents.formats
-    for kind, modules in by_class.items():
-        for targets, scheme, layout in _targets(kind, modules, contents):
-            if kind is ModuleClass.EMBEDDING and layout is Layout.PACK_QUANTIZED:
-                notes.append(f"transformers 5.24 loads a quantized embedding of 8 bits only, not of {scheme.bits}")
-            elif kind is ModuleClass.EMBEDDING and contents.tied:
-                targets.append(HEAD_MODULE)
-                head_targeted = True
-            groups.append(_group(targets, scheme, layout))
-    ignore = [module for module in contents.dense_matrices if by_class[module_class(module)]]
-    if not head_targeted and HEAD_MODULE not in ignore and by_class[ModuleClass.LINEAR]:
-        ignore.append(HEAD_MODULE)
-    formats = {group["format"] for group in groups}
-    packed_schemes = [scheme for scheme, layout in contents.formats.values() if layout is Layout.PACK_QUANTIZED]
-    if not all(scheme.symmetric for scheme in packed_schemes):
-        notes.append(
-            "transformers with compressed-tensors 0.20 does not load packed zero points; symmetric schemes load"
+    def _ignored(self) -> list[str]:
+        """Dense matrices of the classes that are targeted, and a head that is nowhere else."""
+        classes = {module_class(module) for module in self._formats}
+        ignored = [module for module in self._dense if module_class(module) in classes]
+        shares_codes = self._tied and any(
+            module_class(module) is ModuleClass.EMBEDDING and found.layout is Layout.INT_QUANTIZED
+            for module, found in self._formats.items()
         )
-    if any(scheme.bits == 3 for scheme, _ in contents.formats.values()):
-        notes.append("3-bit codes are packed densely: compressed-tensors reads them since 0.15, not before")
-    section = {
-        "quant_method": METHOD,
-        "format": formats.pop() if len(formats) == 1 else MIXED_PRECISION,
-        "quantization_status": "compressed",
-        "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
-        "ignore": ignore,
-        "global_compression_ratio": None,
-        "kv_cache_scheme": None,
-        "version": LAYOUT_VERSION,
-        "producer": PRODUCER,
-    }
-    return section, tuple(notes)
+        has_head = shares_codes or HEAD_MODULE in self._formats or HEAD_MODULE in ignored
+        return ignored if has_head or ModuleClass.LINEAR not in classes else [*ignored, HEAD_MODULE]
+
+    def notes(self) -> tuple[str, ...]:
+        notes = []
+        schemes = [(module, found.scheme, found.layout) for module, found in self._formats.items()]
+        for module, scheme, layout in schemes:
+            if module_class(module) is ModuleClass.EMBEDDING and layout is not Layout.INT_QUANTIZED:
+                notes.append(f"transformers 5.24 loads a quantized embedding of 8 bits only, not of {scheme.bits}")
+        integers = [(scheme, layout) for _, scheme, layout in schemes if isinstance(scheme, IntegerScheme)]
+        if any(not scheme.symmetric and layout is Layout.PACK_QUANTIZED for scheme, layout in integers):
+            notes.append(
+                "transformers with compressed-tensors 0.20 does not load packed zero points; symmetric schemes load"
+            )
+        if any(scheme.bits == 3 for scheme, _ in integers):
+            notes.append("3-bit codes are packed densely: compressed-tensors reads them since 0.15, not before")
+        if self._ragged:
+            notes.append(
+                f"inputs of {self._ragged[0]}{_and_more(self._ragged)} are no multiple of {BLOCK}: the last FP8 block "
+                "of a row is smaller, which vLLM's kernels do not take"
+            )
+        if split := split_fused_members(self._formats, self._dense):
+            notes.append(f"vLLM joins {split[0]}{_and_more(split)} and needs one scheme for its members")
+        return tuple(notes)
+
+    def files(self) -> dict[str, bytes]:
+        return {}
 
 
-def _targets(
-    kind: ModuleClass, modules: list[str], contents: _Contents
-) -> list[tuple[list[str], IntegerScheme, Layout]]:
-    """The commonest scheme of a class is the class's (the form every engine reads), others go by module name.
-
-    Experts that all have the class's scheme are also targeted by a pattern: transformers 5.24 stacks them, and takes
-    their scheme from the group that has such a pattern, or else from the first group, which is the embedding's.
-    """
-    counts = Counter(contents.formats[module] for module in modules).most_common()
-    expert_formats = {contents.formats[module] for module in modules if EXPERTS in module}
-    groups = []
-    for rank, (module_format, _) in enumerate(counts):
-        targets = [module for module in modules if contents.formats[module] == module_format]
-        if rank == 0:
-            targets = [kind.value, *([EXPERTS_PATTERN] if expert_formats == {module_format} else [])]
-        groups.append((targets, *module_format))
-    return groups
+def _attention_modules(model: StoredModel) -> set[str]:
+    """Names of those that have KV scales. Raises `InvalidField` if other layers' attention has none, or one is not in
+    the model: a config can only say it of all."""
+    parents = {name.removesuffix(".weight").rpartition(".")[0] for name in model.tensors}
+    forms = {re.sub(r"\d+", "#", attention) for attention in model.kv_scales}
+    alike = {parent for parent in parents if re.sub(r"\d+", "#", parent) in forms}
+    if unscaled := sorted(alike - set(model.kv_scales)):
+        raise InvalidField("kv_scales", unscaled[0], "has none; either all layers' caches are quantized or none")
+    if unknown := sorted(set(model.kv_scales) - parents):
+        raise InvalidField("kv_scales", unknown[0], "the model has no module of this name")
+    return alike
 
 
-def _group(targets: list[str], scheme: IntegerScheme, layout: Layout) -> dict[str, Any]:
-    weights = {
-        "num_bits": scheme.bits,
-        "type": "int",
-        "symmetric": scheme.symmetric,
-        "strategy": "channel" if scheme.group_size is None else "group",
-        "group_size": scheme.group_size,
-        "dynamic": False,
-    }
+def _layout(module: str, scheme: Scheme, inputs: ActivationScheme | None) -> Layout:
+    if isinstance(scheme, FloatScheme):
+        plain = Layout.NAIVE_QUANTIZED if inputs is None else Layout.FLOAT_QUANTIZED
+        return _FLOAT_LAYOUTS.get(scheme, plain)
+    is_embedding = module_class(module) is ModuleClass.EMBEDDING
+    return Layout.INT_QUANTIZED if scheme.bits == 8 and (is_embedding or inputs) else Layout.PACK_QUANTIZED
+
+
+def _as_declared(scheme: Scheme) -> Scheme:
+    """As a reader finds it again: ternary codes are 2-bit integers, scales of 16 bits are float32."""
+    if isinstance(scheme, IntegerScheme):
+        return IntegerScheme(2) if scheme.ternary else scheme
+    is_short = scheme.scale_format is ScaleFormat.BFLOAT16
+    return replace(scheme, scale_format=ScaleFormat.FLOAT32) if is_short else scheme
+
+
+def _group(targets: list[str], module_format: ModuleFormat) -> dict[str, Any]:
     return {
         "targets": targets,
-        "weights": weights,
-        "input_activations": None,
+        "weights": weight_args(module_format.scheme),
+        "input_activations": input_args(module_format.inputs),
         "output_activations": None,
-        "format": layout.value,
+        "format": module_format.layout.value,
     }
+
+
+def _and_more(modules: list[str]) -> str:
+    return f" (and {len(modules) - 1} more)" if len(modules) > 1 else ""

@@ -142,7 +142,10 @@ def is_tied(tensors: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 def check_finite(parts: Mapping[str, Tensor]) -> None:
     """Raise `CheckpointError` naming the stored tensor that holds NaN or infinity."""
     for part, tensor in parts.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        if not tensor.is_floating_point():
+            continue
+        wide = tensor.to(torch.float32) if tensor.itemsize == 1 else tensor  # torch knows no isfinite of FP8
+        if not torch.isfinite(wide).all():
             raise CheckpointError(f"tensor {part} holds NaN or infinity; nothing was written")
 
 

@@ -14,7 +14,9 @@ from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.scheme import IntegerScheme
 from octavo.text.tokenizer import Tokenizer
 from octavo.weights.companion_files import read_companion_files
-from octavo.weights.compressed_tensors_writer import WrittenCheckpoint, write_compressed_tensors
+from octavo.weights.compressed_tensors_writer import write_compressed_tensors
+from octavo.weights.model_directory import WrittenCheckpoint
+from octavo.weights.stored_model import StoredModel
 from tests.checkpoints import make_tiny, make_tiny_model
 
 
@@ -71,9 +73,8 @@ def quantize_tiny(
             weight.copy_(stored.dequantize() if isinstance(stored, PackedTensor) else stored)
     config = json.loads((source / "config.json").read_text())
     directory = folder / "quantized"
-    written = write_compressed_tensors(
-        directory, tensors, config, Tokenizer.from_directory(source), read_companion_files(source)
-    )
+    model = StoredModel(tensors, config, Tokenizer.from_directory(source), extra_files=read_companion_files(source))
+    written = write_compressed_tensors(directory, model)
     return Quantized(source, directory, tensors, config, dense, written)
 
 

@@ -15,8 +15,10 @@ from octavo.core.errors import CheckpointError
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.scheme import IntegerScheme
 from octavo.weights.checkpoint import open_checkpoint
-from octavo.weights.compressed_tensors_config import Layout, parse_quantization_config
+from octavo.weights.compressed_tensors_args import Layout
+from octavo.weights.compressed_tensors_config import parse_quantization_config
 from octavo.weights.compressed_tensors_writer import write_compressed_tensors
+from octavo.weights.stored_model import StoredModel
 from tests.weights.quantized import random_packed
 
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, "dynamic": False}
@@ -41,7 +43,7 @@ def make_directory(folder: Path) -> Path:
         "model.layers.0.down_proj.weight": random_packed(64, 96, IntegerScheme(3)),
         "model.norm.weight": torch.ones(64),
     }
-    write_compressed_tensors(folder, tensors, {"model_type": "llama", "tie_word_embeddings": True})
+    write_compressed_tensors(folder, StoredModel(tensors, {"model_type": "llama", "tie_word_embeddings": True}))
     return folder
 
 
@@ -69,15 +71,22 @@ def test_targets_from_the_most_specific() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("kv_cache_scheme", {"num_bits": 8}, "kv_cache_scheme"),
+        ("kv_cache_scheme", {"num_bits": 4}, r"kv_cache_scheme\.num_bits: got 4"),
         ("transform_config", {"config_groups": {"r1": {}}}, "transform_config"),
         ("sparsity_config", {"format": "sparse-bitmask"}, "sparsity_config"),
-        ("quantization_status", "frozen", "quantization_status"),
+        ("quantization_status", "calibration", "quantization_status"),
         ("config_groups", {"W4A16": ["Linear"]}, "presets"),
         ("something_new", 1, "something_new: got 1; this key is not understood"),
-        ("config_groups.group_0.input_activations", {"num_bits": 8}, "group_0.input_activations"),
-        ("config_groups.group_0.format", "float-quantized", "group_0.format: got 'float-quantized'"),
-        ("config_groups.group_0.weights.type", "float", "weights.type: got 'float'"),
+        ("config_groups.group_0.input_activations", {"num_bits": 8, "dynamic": True}, "group_0.input_activations: got"),
+        ("config_groups.group_0.input_activations", {"symmetric": False}, "input_activations: got .*False.*inputs are"),
+        ("config_groups.group_0.output_activations", {"num_bits": 8}, "group_0.output_activations"),
+        (
+            "config_groups.group_0.format",
+            "marlin-24",
+            "group_0.format: got 'marlin-24'; these are read: pack-quantized",
+        ),
+        ("config_groups.group_0.format", "float-quantized", "type: got 'int'; float-quantized holds floating-point"),
+        ("config_groups.group_0.weights.type", "float", "weights.type: got 'float'; pack-quantized holds integers"),
         ("config_groups.group_0.weights.num_bits", 5, "weights: bits: got 5"),
         ("config_groups.group_0.weights.group_size", 48, "weights: group: got 48"),
         ("config_groups.group_0.weights.actorder", "group", "actorder: got 'group'; an order with g_idx"),
@@ -139,9 +148,9 @@ def test_a_missing_part_is_named(name: str, tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("model__layers__0__q_proj__weight_g_idx", "weight_g_idx is a quantization parameter that is not read"),
-        ("model__layers__0__k_scale", "k_scale is a quantization parameter"),
+        ("model__layers__0__k_scale", "k_scale has no kv_cache_scheme that explains it"),
         ("model__layers__0__down_proj__weight_zero_point", "has no place in"),
-        ("model__layers__0__o_proj__weight_scale", r"o_proj\.weight_packed is missing"),
+        ("model__layers__0__o_proj__weight_scale", r"o_proj\.weight_scale belongs to a packed module, but no target"),
     ],
 )
 def test_a_surplus_part_is_named(name: str, message: str, tmp_path: Path) -> None:

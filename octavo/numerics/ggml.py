@@ -27,8 +27,12 @@ BLOCK_SIZES = {
     "Q4_K": (256, 144),
     "Q5_K": (256, 176),
     "Q6_K": (256, 210),
+    "TQ2_0": (256, 66),
+    "MXFP4": (32, 17),
 }
 PLAIN_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+#: Types that weights can be rounded to; into the others a matrix on the very grid may be carried.
+ROUNDED_TYPES = (*PLAIN_DTYPES, *BLOCK_TYPES, *SUPER_BLOCK_TYPES)
 _LARGEST_HALF = 65504.0
 #: Weights searched at once: temporaries stay in cache, and torch keeps to one thread (see `numerics.integer`).
 _CHUNK_WEIGHTS = 30_720
@@ -50,6 +54,8 @@ def quantize_matrix(matrix: Tensor, type_name: str, importance: Tensor | None = 
     cannot hold, naming the value.
     """
     rows, columns = matrix.shape
+    if type_name not in ROUNDED_TYPES:
+        raise InvalidField("type", type_name, f"weights are rounded to {', '.join(ROUNDED_TYPES)}")
     row_bytes = stored_bytes(type_name, (columns,))
     wide = matrix.to(torch.float32)
     _check_range(wide, type_name)
@@ -85,6 +91,3 @@ def _check_range(matrix: Tensor, type_name: str) -> None:
     # A scale is at most the largest weight.
     if largest > _LARGEST_HALF:
         raise InvalidField("type", type_name, f"a weight of {largest:.6g} is beyond float16; store it as BF16 or F32")
-
-
-assert BLOCK_SIZES.keys() == PLAIN_DTYPES.keys() | BLOCK_TYPES.keys() | SUPER_BLOCK_TYPES.keys()

@@ -16,7 +16,7 @@ from octavo.text.tokenizer_files import TokenizerFiles
 
 _PREFIX = "tokenizer.ggml."
 _SPACE = "▁"
-_NAMED_IDS = {
+NAMED_IDS = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
     "unk_token": "unknown_token_id",
@@ -27,7 +27,7 @@ _NAMED_IDS = {
 }
 _EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 #: Tokens that close a turn; one that the chat template writes ends an answer even if no key says so.
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endofturn|>", "<|end_of_text|>")
+TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endofturn|>", "<|end_of_text|>")
 
 
 class TokenType(IntEnum):
@@ -153,7 +153,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, tokens: list[str], types: list[in
 
 def _settings(metadata: Mapping[str, Any], tokens: list[str], adds_bos: bool) -> TokenizerFiles:
     config: dict[str, Any] = {}
-    for name, key in _NAMED_IDS.items():
+    for name, key in NAMED_IDS.items():
         token = metadata.get(_PREFIX + key)
         if token is not None:
             config[name] = tokens[_checked_id(key, token, len(tokens))]
@@ -166,7 +166,7 @@ def _settings(metadata: Mapping[str, Any], tokens: list[str], adds_bos: bool) ->
                  for key, value in metadata.items() if key == prefix or key.startswith(f"{prefix}.")}  # fmt: skip
     eos = [_checked_id(key, metadata[_PREFIX + key], len(tokens)) for key in _EOS_KEYS if _PREFIX + key in metadata]
     written = templates.get("default", "")
-    eos += [tokens.index(token) for token in _TURN_ENDS if token in written and token in tokens]
+    eos += [tokens.index(token) for token in TURN_ENDS if token in written and token in tokens]
     return TokenizerFiles(config, templates, tuple(dict.fromkeys(eos)))
 
 

@@ -71,6 +71,13 @@ class Tokenizer:
 
         return cls(*build_gguf_tokenizer(metadata))
 
+    def to_gguf(self, num_rows: int) -> dict[str, Any]:
+        """GGUF metadata that `from_gguf` builds an equal tokenizer from, for a model with `num_rows` embedding rows.
+        Raises `UnsupportedModel` for a tokenizer without an equal in GGUF, see `gguf_tokenizer_writer`."""
+        from octavo.text.gguf_tokenizer_writer import tokenizer_metadata
+
+        return tokenizer_metadata(self, self._backend, num_rows)
+
     def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
 

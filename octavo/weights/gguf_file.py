@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from octavo.text.tokenizer import Tokenizer
 
 #: Types `get` reads; the first three keep their dtype.
-READABLE_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
+READABLE_TYPES = (
+    *("F32", "F16", "BF16"),
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    *("IQ4_NL", "TQ1_0", "TQ2_0", "MXFP4"),
+)
 _PLAIN_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 #: Weights dequantized at a time: intermediate arrays stay in the second-level cache.
 _CHUNK_WEIGHTS = 1 << 16

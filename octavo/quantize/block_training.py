@@ -10,7 +10,7 @@ text that was held out. So neither is worse there than GPTQ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,15 +20,16 @@ from octavo.models.decoder import DecoderLayer, decoder_layer
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.quantize.block_states import BlockStates
 from octavo.quantize.bulk_ops import BulkOps, dense
-from octavo.quantize.fake_quantize import LatentWeight, TrainedWeight, parameters_by_role
+from octavo.quantize.fake_quantize import LatentWeight, TrainedWeight
 from octavo.quantize.observer import ObserverOps
-from octavo.quantize.pieces import Piece, cut, hold_out, shuffled
+from octavo.quantize.pieces import Piece, counted, cut, hold_out, shuffled
 from octavo.quantize.recipe import Recipe
 from octavo.quantize.result import QuantizedWeight, relative_error
 from octavo.quantize.rounding import Rounder
-from octavo.quantize.schedule import EarlyStop, Schedule, cosine, straight
-from octavo.quantize.sign_rounding import RoundingOffsets, SignDescent
+from octavo.quantize.schedule import EarlyStop, cosine, ramp, straight
+from octavo.quantize.sign_rounding import RoundingOffsets
 from octavo.quantize.training_ops import TrainingOps
+from octavo.quantize.updates import Updates
 
 #: Tokens one update sees, unless a sequence alone is longer.
 STEP_TOKENS = 1024
@@ -46,8 +47,8 @@ def train_block(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dic
     rounder = _round(layer, states, recipe)
     targets = _outputs(layer, states.reference, pieces)
     trained = {name: _trained(weight, recipe) for name, weight in rounder.block.items()}
-    training = BlockTraining(layer, trained, states.hidden, targets, pieces, seed=recipe.seed + layer.index)
-    training.run(recipe)
+    training = BlockTraining(layer, trained, states.hidden, targets, states.mask)
+    training.run(recipe, pieces)
     block = {}
     for linear in list(layer.linears()):
         if linear.name in trained:
@@ -95,15 +96,14 @@ def _finished(
 
 @dataclass(slots=True)
 class BlockTraining:
-    """One block's training. `error_before` and `error` are squared errors on the held-out rows as shares of the
-    targets' energy."""
+    """One block's training, on the rows `mask` bool `[tokens]` counts (None: all). `error_before` and `error` are
+    squared errors of held-out rows, as shares of their targets' energy."""
 
     layer: DecoderLayer
     trained: Mapping[str, TrainedWeight]
     hidden: Tensor
     targets: Tensor
-    pieces: list[Piece]
-    seed: int
+    mask: Tensor | None
     error_before: float = 0.0
     error: float = 0.0
     _ops: TrainingOps = field(init=False)
@@ -111,23 +111,20 @@ class BlockTraining:
     def __post_init__(self) -> None:
         self._ops = TrainingOps(self.trained)
 
-    def run(self, recipe: Recipe) -> None:
+    def run(self, recipe: Recipe, pieces: list[Piece]) -> None:
         """`recipe.steps` updates, fewer if the held-out error stops falling; ends with the best state seen."""
-        optimizer, schedule = self._optimizer(recipe)
-        rates = [group["lr"] for group in optimizer.param_groups]
-        to_train, held_out = hold_out(self.pieces)
+        to_train, held_out = hold_out(counted(pieces, self.mask))
+        updates, ramps = self._updates(recipe), any(weight.scheme.ternary for weight in self.trained.values())
         self.error_before = self._held_out_error(held_out)
         best, stop = self._snapshot(), EarlyStop(self.error_before, _PATIENCE)
         every = max(1, recipe.steps // _NUM_EVALUATIONS)
-        for step, piece in zip(range(recipe.steps), shuffled(to_train, self.seed), strict=False):
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(step / recipe.steps)
-            optimizer.zero_grad()
-            self._loss(piece).backward()
-            optimizer.step()
-            for weight in self.trained.values():
-                weight.project()
-            if (step + 1) % every == 0 or step + 1 == recipe.steps:
+        order = shuffled(to_train, recipe.seed + self.layer.index)
+        for step in range(recipe.steps):
+            done = step / recipe.steps
+            share = self._round(ramp(done) if ramps else 1.0)
+            self._loss(next(order)).backward()
+            updates.step(done)
+            if share == 1.0 and ((step + 1) % every == 0 or step + 1 == recipe.steps):
                 if stop.is_better(self._held_out_error(held_out)):
                     best = self._snapshot()
                 if stop.stops:
@@ -135,17 +132,25 @@ class BlockTraining:
         self.error = stop.best
         self._restore(best)
 
-    def _optimizer(self, recipe: Recipe) -> tuple[torch.optim.Optimizer, Schedule]:
-        roles = parameters_by_role(self.trained.values())
+    def _round(self, share: float) -> float:
+        """How much of each weight is quantized from here on."""
+        for weight in self.trained.values():
+            if isinstance(weight, LatentWeight):
+                weight.rounded_share = share
+        return share
+
+    def _updates(self, recipe: Recipe) -> Updates:
         if recipe.method == "signround":
-            rate = 1.0 / max(1, recipe.steps)
-            return SignDescent([{"params": tensors, "lr": rate} for tensors in roles.values()]), straight
-        groups = [{"params": tensors, "lr": _RATES[role]} for role, tensors in roles.items()]
-        return torch.optim.Adam(groups, betas=(0.9, 0.99), fused=True), cosine
+            rates = dict.fromkeys(("offset", "clip"), 1.0 / max(1, recipe.steps))
+            return Updates(self.trained.values(), rates, straight, by_sign=True)
+        return Updates(self.trained.values(), _RATES, cosine)
 
     def _loss(self, piece: Piece) -> Tensor:
+        """Squared error of the rows that count, as a share of their energy."""
         y = decoder_layer(self._ops, self.layer, self.hidden[piece.rows], piece.batch)
         target = self.targets[piece.rows]
+        if self.mask is not None:
+            y, target = y[self.mask[piece.rows]], target[self.mask[piece.rows]]
         return LOSS(y, target)
 
     @torch.no_grad()
@@ -153,13 +158,16 @@ class BlockTraining:
         return float(torch.stack([self._loss(piece) for piece in held_out]).mean())
 
     def _snapshot(self) -> list[Tensor]:
-        return [tensor.detach().clone() for weight in self.trained.values() for tensor in weight.parameters().values()]
+        return [tensor.detach().clone() for tensor in self._parameters()]
 
     @torch.no_grad()
     def _restore(self, snapshot: list[Tensor]) -> None:
-        tensors = [tensor for weight in self.trained.values() for tensor in weight.parameters().values()]
-        for tensor, kept in zip(tensors, snapshot, strict=True):
+        for tensor, kept in zip(self._parameters(), snapshot, strict=True):
             tensor.copy_(kept)
+
+    def _parameters(self) -> Iterator[Tensor]:
+        for weight in self.trained.values():
+            yield from weight.parameters().values()
 
 
 def LOSS(y: Tensor, target: Tensor) -> Tensor:

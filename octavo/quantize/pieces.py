@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from octavo.ops.reference.batch import Batch, whole_prompts
 
@@ -38,6 +39,11 @@ def cut(batch: Batch, num_tokens: int) -> list[Piece]:
         if length is not None:
             lengths.append(length)
     return pieces
+
+
+def counted(pieces: list[Piece], mask: Tensor | None) -> list[Piece]:
+    """Those with a row that `mask` bool `[tokens]` counts; None counts all."""
+    return pieces if mask is None else [piece for piece in pieces if bool(mask[piece.rows].any())]
 
 
 def hold_out(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:

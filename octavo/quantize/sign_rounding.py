@@ -6,8 +6,6 @@ codes = round(W / scale + V),   V within [-1/2, 1/2];   scale and zero point fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
@@ -30,20 +28,21 @@ class RoundingOffsets(TrainedWeight):
         self.zero = None if start.zero_point is None else start.zero_point.to(torch.float32)
         self.fixed = weight.reshape(*self.scale.shape, -1).clone()
         self.offset = torch.zeros_like(self.fixed).requires_grad_()
-        self.clips = [torch.ones_like(self.scale).requires_grad_() for _ in range(1 if self.zero is None else 2)]
+        num_ends = 1 if self.zero is None else 2
+        self.clips = torch.ones(num_ends, *self.scale.shape).requires_grad_()
 
     def parameters(self) -> dict[str, Tensor]:
-        return {"offset": self.offset, **{f"clip {index}": clip for index, clip in enumerate(self.clips)}}
+        return {"offset": self.offset, "clip": self.clips}
 
     def weight(self) -> Tensor:
         scale, zero = self._grid()
-        return on_grid(self._units(scale, zero), scale, zero).view(self.shape)
+        ends = (self.scheme.lowest, self.scheme.highest)
+        return on_grid(self._units(scale, zero), scale, zero, ends).view(self.shape)
 
     @torch.no_grad()
     def project(self) -> None:
         self.offset.clamp_(-0.5, 0.5)
-        for clip in self.clips:
-            clip.clamp_(_SMALLEST_CLIP, _LARGEST_CLIP)
+        self.clips.clamp_(_SMALLEST_CLIP, _LARGEST_CLIP)
 
     @torch.no_grad()
     def packed(self) -> PackedTensor:
@@ -51,6 +50,12 @@ class RoundingOffsets(TrainedWeight):
         codes = round_half_even_(self._units(scale, zero)).to(torch.int8).view(self.shape)
         stored_zero = None if zero is None else zero.to(torch.int8)
         return PackedTensor.from_codes(codes, scale.to(self.storage_dtype), stored_zero, self.scheme)
+
+    @torch.no_grad()
+    def latent(self) -> Tensor:
+        scale, zero = self._grid()
+        units = self._units(scale, zero)
+        return (units if zero is None else units - zero.unsqueeze(-1)).mul_(scale.unsqueeze(-1)).view(self.shape)
 
     def _grid(self) -> tuple[Tensor, Tensor | None]:
         lowest, highest = self.scheme.lowest, self.scheme.highest
@@ -67,17 +72,3 @@ class RoundingOffsets(TrainedWeight):
         if zero is not None:
             units = units + zero.unsqueeze(-1)
         return units.clamp(self.scheme.lowest, self.scheme.highest)
-
-
-class SignDescent(torch.optim.Optimizer):
-    """Each parameter moves by its learning rate against the sign of its gradient."""
-
-    def __init__(self, groups: Iterable[dict[str, object]]) -> None:
-        super().__init__(groups, {"lr": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad.sign_(), alpha=-group["lr"])

@@ -48,6 +48,10 @@ class FloatGrid:
         """Inputs that a column of `steps` is for; the last one may be for fewer."""
         return self.scheme.inputs_per_scale(self.shape[1])
 
+    def nearest_(self, multiples: Tensor, group: int) -> Tensor:
+        """The nearest values of the format, in place; they are the same for every group."""
+        return nearest_values_(multiples, self.scheme.format)
+
     def round(self, weight: Tensor) -> FloatTensor:
         """Nearest codes of `weight` `[rows, columns]`."""
         rows, columns = self.shape
@@ -122,10 +126,10 @@ def nvfp4_global_scale(largest: Tensor) -> Tensor:
 
 
 def nearest_values_(x: Tensor, format: FloatFormat) -> Tensor:
-    """The nearest values of the format, ties to even, saturated; float32 `x` is overwritten or given up."""
+    """The nearest values of the format, ties to even, saturated; float32, in place."""
     x.clamp_(-format.largest, format.largest)
     if format is not FloatFormat.E2M1:
-        return x.to(TORCH_FORMATS[format]).to(torch.float32)
+        return x.copy_(x.to(TORCH_FORMATS[format]))
     magnitude = x.abs()
     magic = torch.where(magnitude < 2.0, _HALVES, torch.where(magnitude < 4.0, _ONES, _TWOS))
     return x.add_(magic).sub_(magic)

@@ -1,19 +1,20 @@
 """GPTQ (Frantar et al., 2022, algorithm 1): round one input column at a time, let the later ones absorb the error.
 
 Static groups: every group's grid comes from the original weights, up front and rounded to storage dtype, so columns
-may be visited in any order (act-order) while groups stay contiguous and the file needs no group index.
+may be visited in any order (act-order) while groups stay contiguous and the file needs no group index. For FP8 and
+FP4 grids as for integers (MR-GPTQ, Egiazarian et al. 2025).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from octavo.numerics.integer import Grid, choose_grid, round_half_even_, round_to_grid
-from octavo.numerics.packed_tensor import PackedTensor
-from octavo.numerics.scheme import IntegerScheme
+from octavo.numerics.scheme import Scheme
+from octavo.numerics.weight_grid import WeightGrid, choose_weight_grid
 from octavo.quantize.result import ModuleReport, QuantizedWeight, relative_error
 from octavo.quantize.rtn import rtn
 from octavo.quantize.statistics import InputStatistics
@@ -76,27 +77,29 @@ def gptq(
     weight: Tensor,
     statistics: InputStatistics,
     inverse: Inverse,
-    scheme: IntegerScheme,
+    scheme: Scheme,
     *,
     scale_dtype: torch.dtype = torch.float16,
     search: bool = True,
     keep_latent: bool = False,
+    global_scale: Tensor | None = None,
 ) -> QuantizedWeight:
     """Quantize `weight` `[outputs, inputs]` against its inputs' `statistics`, prepared once as `inverse`.
 
     `keep_latent` also gives the weights that were rounded, errors of others fed into them: training starts there.
+    `global_scale` is what fused members of an NVFP4 scheme share.
     Falls back to RTN, and says so in the report, if the Hessian could not be inverted.
     """
     weight = weight.to(torch.float32)
+    importance = statistics.hessian.diagonal()
+    options: dict[str, Any] = {"scale_dtype": scale_dtype, "search": search, "global_scale": global_scale}
     if inverse.upper is None:
         reason = f"Hessian not positive definite up to damping {inverse.damping:g} ({statistics.num_tokens} tokens)"
-        return rtn(name, weight, scheme, scale_dtype=scale_dtype, search=search, statistics=statistics, fallback=reason)
+        return rtn(name, weight, scheme, **options, statistics=statistics, fallback=reason)
     live = weight.masked_fill(inverse.dead, 0.0)
-    importance = statistics.hessian.diagonal()
-    grid = choose_grid(live, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
-    codes, latent = _feed_back(live, inverse.order, inverse.upper, grid, scheme)
-    packed = PackedTensor.from_codes(codes, grid.scale, grid.zero_point, scheme)
-    nearest = PackedTensor.from_codes(round_to_grid(live, grid, scheme), grid.scale, grid.zero_point, scheme)
+    grid = choose_weight_grid(live, scheme, **options, importance=importance)
+    multiples, latent = _feed_back(live, inverse.order, inverse.upper, grid)
+    packed = grid.pack(_unsorted(multiples, inverse.order))
     report = ModuleReport(
         name=name,
         method="gptq",
@@ -107,43 +110,34 @@ def gptq(
         damping=inverse.damping,
         num_dead_inputs=int(inverse.dead.sum()),
         error=relative_error(weight, packed.dequantize(), statistics.hessian),
-        rtn_error=relative_error(weight, nearest.dequantize(), statistics.hessian),
+        rtn_error=relative_error(weight, grid.round(live).dequantize(), statistics.hessian),
     )
     return QuantizedWeight(packed, report, latent=_unsorted(latent, inverse.order) if keep_latent else None)
 
 
-def _feed_back(
-    weight: Tensor, order: Tensor, upper: Tensor, grid: Grid, scheme: IntegerScheme
-) -> tuple[Tensor, Tensor]:
-    """Signed int8 codes `[outputs, inputs]`, and as float32 rows in `order` (transposed) what they were rounded from.
-    Works on rows of the transposed matrix: one input is one contiguous row.
+def _feed_back(weight: Tensor, order: Tensor, upper: Tensor, grid: WeightGrid) -> tuple[Tensor, Tensor]:
+    """Multiples of the grid's steps, and what they were rounded from: float32 `[inputs, outputs]` in `order`. One input
+    is one contiguous row.
 
     Within a block of columns a rank-1 update per column, then one product for everything behind the block.
     """
     num_inputs = weight.shape[1]
     remaining = weight.T[order].contiguous()
-    codes = torch.empty_like(remaining)
+    multiples = torch.empty_like(remaining)
     errors = torch.empty(_BLOCK_COLUMNS, weight.shape[0])
-    scale = grid.scale.to(torch.float32).T.contiguous()
-    zero = None if grid.zero_point is None else grid.zero_point.to(torch.float32).T.contiguous()
-    groups = (order // (num_inputs // scale.shape[0])).tolist()
+    steps = grid.steps().T.contiguous()
+    groups = (order // grid.inputs_per_step).tolist()
     pivots = upper.diagonal().tolist()
     for start in range(0, num_inputs, _BLOCK_COLUMNS):
         stop = min(start + _BLOCK_COLUMNS, num_inputs)
         for column in range(start, stop):
-            value, step = remaining[column], scale[groups[column]]
-            code = round_half_even_(torch.div(value, step, out=codes[column]))
-            if zero is None:
-                code.clamp_(scheme.lowest, scheme.highest)
-                error = torch.addcmul(value, code, step, value=-1, out=errors[column - start])
-            else:
-                offset = zero[groups[column]]
-                code.add_(offset).clamp_(scheme.lowest, scheme.highest)
-                error = torch.addcmul(value, code - offset, step, value=-1, out=errors[column - start])
+            value, step = remaining[column], steps[groups[column]]
+            multiple = grid.nearest_(torch.div(value, step, out=multiples[column]), groups[column])
+            error = torch.addcmul(value, multiple, step, value=-1, out=errors[column - start])
             error.div_(pivots[column])
             remaining[column + 1 : stop].addmm_(upper[column, column + 1 : stop, None], error[None], alpha=-1)
         remaining[stop:].addmm_(upper[start:stop, stop:].T, errors[: stop - start], alpha=-1)
-    return _unsorted(codes.to(torch.int8), order), remaining
+    return multiples, remaining
 
 
 def _unsorted(rows: Tensor, order: Tensor) -> Tensor:

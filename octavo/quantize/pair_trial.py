@@ -135,10 +135,7 @@ class PairTrial:
 def _input_quantizer(scheme: LinearScheme, largest: Tensor) -> InputQuantizer | None:
     if scheme.inputs is None:
         return None
-    if scheme.inputs.dynamic:
-        return InputQuantizer(scheme.inputs)
-    step = largest.max().clamp_min(torch.finfo(torch.float32).tiny) / scheme.inputs.largest
-    return InputQuantizer(scheme.inputs, step.reshape(1))
+    return InputQuantizer(scheme.inputs, scheme.inputs.calibrated(float(largest.max())))
 
 
 def _is_finite(loss: float) -> bool:

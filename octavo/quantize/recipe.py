@@ -120,9 +120,12 @@ class Recipe:
 
     @property
     def needs_calibration(self) -> bool:
-        static = self.linear_scheme.inputs is not None and not self.linear_scheme.inputs.dynamic
+        inputs = self.linear_scheme.inputs
+        calibrated = inputs is not None and inputs.needs_scale
         data_transforms = any(name != "rotate" for name in self.transforms)
-        return self.method != "rtn" or data_transforms or static or self.kv_cache is not None or self.distill_steps > 0
+        return (
+            self.method != "rtn" or data_transforms or calibrated or self.kv_cache is not None or self.distill_steps > 0
+        )
 
     @property
     def trains_blocks(self) -> bool:

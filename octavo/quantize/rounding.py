@@ -14,6 +14,7 @@ from octavo.numerics.scheme import IntegerScheme, LinearScheme
 from octavo.ops.base import Linear
 from octavo.quantize.block_states import BlockStates
 from octavo.quantize.bulk_ops import dense
+from octavo.quantize.fused import shared_global_scales
 from octavo.quantize.gptq import Inverse, gptq, invert
 from octavo.quantize.observer import ObserverOps
 from octavo.quantize.recipe import Recipe
@@ -26,10 +27,11 @@ from octavo.quantize.ternary import ternarize
 def round_without_data(layer: DecoderLayer, recipe: Recipe) -> dict[str, QuantizedWeight]:
     """RTN for every linear of `layer`, which is changed in place."""
     block = {}
+    global_scales = shared_global_scales(layer, recipe)
     for linear in list(layer.linears()):
         scheme = recipe.scheme_of(linear.name)
         if scheme is not None:
-            weight = _rtn(linear, scheme, recipe, None)
+            weight = _rtn(linear, scheme, recipe, None, global_scales.get(linear.name))
             block[linear.name] = weight
             layer.replace_linear(replace(linear, weight=weight.packed, inputs=weight.inputs))
     return block
@@ -38,7 +40,7 @@ def round_without_data(layer: DecoderLayer, recipe: Recipe) -> dict[str, Quantiz
 def round_with_data(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dict[str, QuantizedWeight]:
     """RTN or GPTQ for every linear of `layer` as `states` pass through it (true-sequential). `layer` is changed in
     place, and `states.hidden` become those that leave it."""
-    rounder = Rounder(recipe)
+    rounder = Rounder(recipe, shared_global_scales(layer, recipe))
     with torch.inference_mode():
         states.hidden = decoder_layer(ObserverOps(rounder, states.mask), layer, states.hidden, states.batch)
     for linear in list(layer.linears()):
@@ -53,7 +55,7 @@ def round_with_statistics(
 ) -> dict[str, QuantizedWeight]:
     """RTN or GPTQ for every linear of `layer` on cached statistics (not sequential: they are what the source's own
     linears read); nothing is run. `layer` is changed in place."""
-    rounder = Rounder(recipe)
+    rounder = Rounder(recipe, shared_global_scales(layer, recipe))
     for linear in list(layer.linears()):
         layer.replace_linear(rounder(linear, statistics[linear.name]))
     return rounder.block
@@ -63,10 +65,12 @@ class Rounder:
     """`OnLinear`: one inverted Hessian serves all linears that share an input.
 
     `block` are the results. For a method that trains they are GPTQ's, with `latent` weights, and `hessians` are kept.
+    `global_scales` are what fused members of an NVFP4 scheme share, by name.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, global_scales: Mapping[str, Tensor] | None = None) -> None:
         self.recipe = recipe
+        self.global_scales = global_scales or {}
         self.block: dict[str, QuantizedWeight] = {}
         self.hessians: dict[str, Tensor] = {}
         self._statistics: InputStatistics | None = None
@@ -83,9 +87,10 @@ class Rounder:
         return replace(linear, weight=weight.packed, inputs=weight.inputs)
 
     def _quantize(self, linear: Linear, statistics: InputStatistics, scheme: LinearScheme) -> QuantizedWeight:
-        if self.recipe.method == "rtn" or not isinstance(scheme.weights, IntegerScheme):
-            return _rtn(linear, scheme, self.recipe, statistics)
-        if scheme.weights.ternary:
+        global_scale = self.global_scales.get(linear.name)
+        if self.recipe.method == "rtn":
+            return _rtn(linear, scheme, self.recipe, statistics, global_scale)
+        if isinstance(scheme.weights, IntegerScheme) and scheme.weights.ternary:
             weight = ternarize(linear.name, dense(linear.weight), statistics, self.recipe.torch_scale_dtype)
             return replace(weight, inputs=input_quantizer(scheme, statistics))
         if statistics is not self._statistics or self._inverse is None:
@@ -100,11 +105,18 @@ class Rounder:
             scale_dtype=self.recipe.torch_scale_dtype,
             search=self.recipe.search,
             keep_latent=self.recipe.trains_blocks,
+            global_scale=global_scale,
         )
         return replace(weight, inputs=input_quantizer(scheme, statistics))
 
 
-def _rtn(linear: Linear, scheme: LinearScheme, recipe: Recipe, statistics: InputStatistics | None) -> QuantizedWeight:
+def _rtn(
+    linear: Linear,
+    scheme: LinearScheme,
+    recipe: Recipe,
+    statistics: InputStatistics | None,
+    global_scale: Tensor | None = None,
+) -> QuantizedWeight:
     weight = rtn(
         linear.name,
         dense(linear.weight),
@@ -112,17 +124,17 @@ def _rtn(linear: Linear, scheme: LinearScheme, recipe: Recipe, statistics: Input
         scale_dtype=recipe.torch_scale_dtype,
         search=recipe.search,
         statistics=statistics,
+        global_scale=global_scale,
     )
     return replace(weight, inputs=input_quantizer(scheme, statistics))
 
 
 def input_quantizer(scheme: LinearScheme, statistics: InputStatistics | None) -> InputQuantizer | None:
-    """How a linear of this scheme rounds its inputs; a static scale maps the largest magnitude that calibration saw
+    """How a linear of this scheme rounds its inputs; a calibrated scale maps the largest magnitude that calibration saw
     to the grid's end."""
     if scheme.inputs is None:
         return None
-    if scheme.inputs.dynamic:
+    if not scheme.inputs.needs_scale:
         return InputQuantizer(scheme.inputs)
     assert statistics is not None, f"{scheme.inputs} needs calibration text"
-    largest = max(statistics.largest, torch.finfo(torch.float32).tiny)
-    return InputQuantizer(scheme.inputs, torch.tensor([largest / scheme.inputs.largest]))
+    return InputQuantizer(scheme.inputs, scheme.inputs.calibrated(statistics.largest))

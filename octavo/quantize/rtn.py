@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from octavo.numerics.integer import encode
-from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.quantized_tensor import QuantizedTensor
-from octavo.numerics.scheme import IntegerScheme, Scheme
+from octavo.numerics.scheme import Scheme
+from octavo.numerics.weight_grid import choose_weight_grid
 from octavo.quantize.result import ModuleReport, QuantizedWeight, relative_error
 from octavo.quantize.statistics import InputStatistics
 
@@ -22,12 +23,15 @@ def rtn(
     search: bool = True,
     statistics: InputStatistics | None = None,
     fallback: str | None = None,
+    global_scale: Tensor | None = None,
 ) -> QuantizedWeight:
     """Nearest codes for `weight` `[outputs, inputs]`. With `statistics` (a method that fell back) the error is
-    measured on them and they weigh the scale search; `fallback` is the reason to record."""
+    measured on them and they weigh the scale search; `fallback` is the reason to record. `global_scale` is what fused
+    members of an NVFP4 scheme share."""
     hessian = None if statistics is None else statistics.hessian
     importance = None if hessian is None else hessian.diagonal()
-    packed = nearest(weight, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
+    options: dict[str, Any] = {"scale_dtype": scale_dtype, "search": search, "global_scale": global_scale}
+    packed = nearest(weight, scheme, **options, importance=importance)
     error = relative_error(weight.to(torch.float32), packed.dequantize(), hessian)
     report = ModuleReport(
         name=name,
@@ -52,11 +56,8 @@ def nearest(
     scale_dtype: torch.dtype = torch.float16,
     search: bool = True,
     importance: Tensor | None = None,
+    global_scale: Tensor | None = None,
 ) -> QuantizedTensor:
     """The nearest codes alone; `importance` `[inputs]` weighs squared errors in the scale search."""
-    if isinstance(scheme, IntegerScheme):
-        encoded = encode(weight, scheme, scale_dtype=scale_dtype, search=search, importance=importance)
-        return PackedTensor.from_codes(encoded.codes, encoded.scale, encoded.zero_point, scheme)
-    from octavo.numerics.float_grid import encode_float
-
-    return encode_float(weight, scheme, search=search, importance=importance)
+    options: dict[str, Any] = {"scale_dtype": scale_dtype, "search": search, "global_scale": global_scale}
+    return choose_weight_grid(weight, scheme, **options, importance=importance).round(weight)

@@ -13,6 +13,7 @@ from octavo.core.errors import InvalidField
 from octavo.jobs import CalibrationSources, CalibrationText, Measurement, Progress, QuantizeJob, Say
 
 if TYPE_CHECKING:
+    from octavo.fit_job import FitReport
     from octavo.measure.compare.comparison import Comparison
     from octavo.measure.report import QualityReport
     from octavo.models.load import LoadedModel
@@ -109,6 +110,40 @@ def calibrate(
     text = CalibrationText(calibration, samples, sequence_length)
     shown = functools.partial(progress, "calibrating")
     return room.calibrate(loaded, text.load(loaded, say), output, shown, say)
+
+
+def fit(
+    model: str | Path,
+    output: str | Path,
+    *,
+    num_bytes: int | None = None,
+    bits_per_weight: float | None = None,
+    max_divergence: float | None = None,
+    calibration: CalibrationSources = None,
+    samples: int = 32,
+    sequence_length: int = 512,
+    statistics: Path | None = None,
+    zero_points: bool = True,
+    measure: Measurement | None = DEFAULT_MEASUREMENT,
+    progress: Progress = lambda stage, done, total: None,
+    say: Say = lambda line: print(line, file=sys.stderr),
+    **recipe: Any,
+) -> FitReport:
+    """Quantize `model` with a scheme for every group of its modules: the least expected loss in a file of at most
+    `num_bytes` (or `bits_per_weight`, everything counted), or the smallest file whose measured KL is at most
+    `max_divergence` nats per token.
+
+    `recipe` are a `Recipe`'s other fields. `zero_points` lets 2- and 3-bit modules have them. Statistics are kept in
+    `statistics` (None: in the cache), and estimates with them: another budget begins where this one did.
+    """
+    from octavo.fit_job import FitJob
+    from octavo.measure.fit import Budget
+    from octavo.quantize.recipe import Recipe
+
+    budget = Budget(num_bytes, bits_per_weight, max_divergence)
+    text = CalibrationText(calibration, samples, sequence_length)
+    job = FitJob(model, Path(output), text, Recipe.of(**recipe), measure, progress, say)
+    return job.run(budget, zero_points, statistics)
 
 
 def plan_quantization(

@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 @dataclass(slots=True)
 class QuantizationReport:
     """How a checkpoint was made, and what it lost. `quality` is a `QualityReport` as a dict and
-    `quality_text` the same for people, None if not measured."""
+    `quality_text` the same for people, None if not measured; `fit` is how `octavo fit` chose the schemes."""
 
     source: str
     output: str
@@ -40,6 +40,7 @@ class QuantizationReport:
     num_resumed_blocks: int = 0
     quality: dict[str, Any] | None = None
     quality_text: str | None = None
+    fit: dict[str, Any] | None = None
     caveats: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -60,6 +61,7 @@ class QuantizationReport:
             "bytes": {"source": self.source_bytes, "output": self.output_bytes},
             "bits_per_weight": self.bits_per_weight,
             "quality": self.quality,
+            "fit": self.fit,
             "caveats": self.caveats,
             "notes": self.all_notes,
             "calibration": self.calibration,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from octavo.numerics.activations import ActivationFormat, ActivationScheme, InputQuantizer
@@ -28,8 +28,9 @@ from octavo.numerics.scheme import scheme_fields, scheme_from_fields
 from octavo.quantize.result import BlockResult, ModuleReport, QuantizedWeight
 
 KEY_FILE = "key.json"
-#: Names in a block's file: changed dense tensors by their own name, and a module's static input scale.
-_DENSE, _INPUT_SCALE = "dense:", "input_scale"
+#: Names in a block's file: changed dense tensors by their own name, a module's static input scale, and
+#: the weights behind its codes.
+_DENSE, _INPUT_SCALE, _LATENT = "dense:", "input_scale", "latent"
 
 
 class Journal:
@@ -71,6 +72,26 @@ class Journal:
         """The hidden states that enter the first unfinished block."""
         with safe_open(self._hidden_file(self.num_finished_blocks), framework="pt") as file:
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+
+    def save_state(self, name: str, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> None:
+        """Where a training of the whole model stands: replaces what was stored as `name`."""
+        file = self.directory / f"{name}.safetensors"
+        partial = file.with_name(file.name + ".partial")
+        save_file(
+            {key: tensor.contiguous() for key, tensor in tensors.items()}, partial, {"fields": json.dumps(fields)}
+        )
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        partial.replace(file)
+
+    def state(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What `save_state` stored last; None if nothing was."""
+        file = self.directory / f"{name}.safetensors"
+        if not file.exists():
+            return None
+        with safe_open(file, framework="pt") as stored:
+            tensors = {key: stored.get_tensor(key).clone() for key in stored.keys()}  # noqa: SIM118 (not a mapping)
+            return tensors, json.loads(stored.metadata()["fields"])
 
     def remove(self) -> None:
         shutil.rmtree(self.directory)
@@ -131,9 +152,11 @@ def _serialize(block: BlockResult) -> bytes:
         }
         if inputs is not None and inputs.scale is not None:
             tensors[f"{name}.{_INPUT_SCALE}"] = inputs.scale
+        if weight.latent is not None:
+            tensors[f"{name}.{_LATENT}"] = weight.latent
     kv_scales = None if block.kv_scales is None else asdict(block.kv_scales)
     metadata = {"modules": json.dumps(modules), "kv_scales": json.dumps(kv_scales)}
-    return save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
+    return save({name: tensor.clone() for name, tensor in tensors.items()}, metadata)  # fused members share parts
 
 
 def _deserialize(file: Path) -> BlockResult:
@@ -144,13 +167,13 @@ def _deserialize(file: Path) -> BlockResult:
     weights = {}
     for name, fields in modules.items():
         parts = {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
-        inputs, scale = None, parts.pop(_INPUT_SCALE, None)
+        inputs, scale, latent = None, parts.pop(_INPUT_SCALE, None), parts.pop(_LATENT, None)
         if fields["inputs"] is not None:
             scheme = ActivationScheme(ActivationFormat(fields["inputs"]["format"]), fields["inputs"]["dynamic"])
             inputs = InputQuantizer(scheme, scale)
         kind = PackedTensor if fields["scheme"]["kind"] == "integer" else FloatTensor
         packed = kind.from_parts(parts, scheme_from_fields(fields["scheme"]), tuple(fields["shape"]))
-        weights[name] = QuantizedWeight(packed, ModuleReport.from_dict(fields["report"]), inputs)
+        weights[name] = QuantizedWeight(packed, ModuleReport.from_dict(fields["report"]), inputs, latent)
     return BlockResult(
         weights,
         {name.removeprefix(_DENSE): tensor for name, tensor in tensors.items() if name.startswith(_DENSE)},

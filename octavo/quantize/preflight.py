@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -293,7 +294,9 @@ def estimate_seconds(tensors: list[TensorPlan], num_rows: dict[str, int], recipe
     return seconds
 
 
+@functools.cache
 def _measured_flops() -> float:
+    """Of this process: measured once."""
     size = 768
     a = torch.ones(size, size)
     torch.mm(a, a)

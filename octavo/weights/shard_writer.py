@@ -54,9 +54,20 @@ class ShardWriter:
 
     def _flush(self) -> None:
         # One entry only: safetensors writes several in an order that changes from run to run.
-        save_file(self._pending, self._unnamed(len(self._shards)), metadata={"format": "pt"})
+        save_file(_unshared(self._pending), self._unnamed(len(self._shards)), metadata={"format": "pt"})
         self._shards.append(list(self._pending))
         self._pending, self._pending_bytes = {}, 0
 
     def _unnamed(self, number: int) -> Path:
         return self._directory / f"shard-{number}.tmp"
+
+
+def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each with memory of its own, which safetensors asks for: fused members share one global scale, for example."""
+    seen: set[int] = set()
+    own = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        own[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return own

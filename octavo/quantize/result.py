@@ -19,6 +19,8 @@ class ModuleReport:
     `error` and `rtn_error` are relative: tr(D H D') / tr(W H W') with D = quantized - original and H the inputs'
     second moment, so 0.01 means outputs 1 % off in energy. Without inputs (RTN, embeddings) H is the identity.
     `num_lent_tokens` more were routed to other experts and lent to this one (see `ObserverOps`).
+    `block_error_before` and `block_error` are those of the whole block's output on text that training did not see.
+    `transforms` say, in words and in order, what was done to it before it was rounded.
     `fallback` says, in words, why a module did not get the method that was asked for; None where it did.
     """
 
@@ -33,22 +35,28 @@ class ModuleReport:
     rtn_error: float
     fallback: str | None = None
     num_lent_tokens: int = 0
+    transforms: tuple[str, ...] = ()
+    block_error_before: float | None = None
+    block_error: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "shape": list(self.shape)}
+        return {**asdict(self), "shape": list(self.shape), "transforms": list(self.transforms)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ModuleReport:
-        return cls(**{**fields, "shape": tuple(fields["shape"])})
+        transforms = tuple(fields.get("transforms", ()))
+        return cls(**{**fields, "shape": tuple(fields["shape"]), "transforms": transforms})
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """A quantized matrix, its provenance, and how its linear rounds its inputs (None: not)."""
+    """A quantized matrix, its provenance, and how its linear rounds its inputs (None: not). `latent` float32
+    `[outputs, inputs]`, where a method that trains asked for it, are weights whose nearest codes these are."""
 
     packed: QuantizedTensor
     report: ModuleReport
     inputs: InputQuantizer | None = None
+    latent: Tensor | None = None
 
 
 @dataclass(slots=True)

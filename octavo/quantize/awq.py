@@ -37,8 +37,8 @@ def awq(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dict[str, s
     for pair in chain(norm_pairs(layer), linear_pairs(layer)):
         if all(recipe.scheme_of(linear.name) is None for linear in pair.linears):
             continue
-        x = inputs[pair.reader]
-        best = PairTrial(layer, pair, x, sample.batch, recipe).best(candidates(x), _FINALISTS)
+        trial = PairTrial(layer, pair, inputs[pair.reader], sample, recipe)
+        best = trial.best(candidates(trial.counted), _FINALISTS)
         if best is not None and best.scale is not None:
             apply_scale(layer, pair, best.scale)
         note = "awq: no candidate's error is finite, identity kept" if best is None else f"awq {best.label}"

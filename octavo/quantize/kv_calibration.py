@@ -29,7 +29,8 @@ _WORTH = 0.1
 
 def calibrate_kv(layer: DecoderLayer, hidden: Tensor, batch: Batch, format: str) -> KvScales:
     """Scales that map each head's largest magnitude, over all rows of `hidden` `[rows, hidden]` that enter `layer`, to
-    the grid's end. A head that is silent on all of them gets its layer's largest scale, or 1 where all are silent."""
+    the grid's end: context is cached too. A head that is silent on all of them gets its layer's largest scale, or 1
+    where all are silent."""
     _, keys, values = _queries_keys_values(layer, hidden, batch)
 
     def scales(x: Tensor) -> tuple[float, ...]:

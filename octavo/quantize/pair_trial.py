@@ -13,10 +13,10 @@ from octavo.models.decoder import DecoderLayer, decoder_layer
 from octavo.numerics.activations import InputQuantizer
 from octavo.numerics.scheme import LinearScheme
 from octavo.ops.base import Experts, Linear
-from octavo.ops.reference.batch import Batch, whole_prompts
+from octavo.ops.reference.batch import whole_prompts
 from octavo.quantize.block_states import BlockStates
 from octavo.quantize.bulk_ops import BulkOps, dense
-from octavo.quantize.pairs import Pair, inspected_output
+from octavo.quantize.pairs import Inspected, Pair, inspected_output
 from octavo.quantize.recipe import Recipe
 from octavo.quantize.rtn import nearest
 
@@ -29,43 +29,54 @@ _MIN_EXPERT_ROWS = 32
 
 def sample_states(states: BlockStates, max_tokens: int = SAMPLE_TOKENS) -> BlockStates:
     """About `max_tokens` of the rows: the beginnings of sequences spread evenly over the text, so that attention
-    within them is whole."""
-    spans = states.batch.spans
-    mean_length = max(1, sum(min(span.num_rows, _SAMPLE_PREFIX) for span in spans) // len(spans))
-    count = max(1, min(len(spans), max_tokens // mean_length))
-    chosen = [spans[index * len(spans) // count] for index in range(count)]
-    rows = torch.cat([
-        torch.arange(span.first_row, span.first_row + min(span.num_rows, _SAMPLE_PREFIX)) for span in chosen
-    ])  # fmt: skip
-    tokens = states.batch.tokens[rows].split([min(span.num_rows, _SAMPLE_PREFIX) for span in chosen])
-    return BlockStates(states.hidden[rows], whole_prompts([piece.tolist() for piece in tokens]))
+    within them is whole. Beginnings that hold only context are left out."""
+    pieces = [slice(span.first_row, span.first_row + min(span.num_rows, _SAMPLE_PREFIX)) for span in states.batch.spans]
+    if states.mask is not None:
+        pieces = [piece for piece in pieces if bool(states.mask[piece].any())] or pieces
+    mean_length = max(1, sum(piece.stop - piece.start for piece in pieces) // len(pieces))
+    count = max(1, min(len(pieces), max_tokens // mean_length))
+    chosen = [pieces[index * len(pieces) // count] for index in range(count)]
+    mask = None if states.mask is None else torch.cat([states.mask[piece] for piece in chosen])
+    return BlockStates(
+        hidden=torch.cat([states.hidden[piece] for piece in chosen]),
+        batch=whole_prompts([states.batch.tokens[piece].tolist() for piece in chosen]),
+        mask=mask if mask is not None and bool(mask.any()) else None,
+    )
 
 
 class InputCapture(BulkOps):
     """The reference, which keeps what enters each linear, by module name. An expert that few rows were routed to is
-    shown all of them."""
+    shown all of them; rows of context are not shown to experts."""
 
-    def __init__(self) -> None:
+    def __init__(self, mask: Tensor | None) -> None:
         super().__init__()
         self.inputs: dict[str, Tensor] = {}
+        self._mask = mask
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
         self.inputs[linear.name] = x
         return super().linear(x, linear)
 
     def experts(self, x: Tensor, experts: Experts) -> Tensor:
+        counted = torch.ones(len(x), dtype=torch.bool) if self._mask is None else self._mask
+        routed = {expert: rows[counted[rows]] for expert, rows, _ in self.route(x, experts).groups()}
         y = super().experts(x, experts)
-        for mlp in experts.mlps:
-            if len(self.inputs.get(mlp.gate.name, ())) < min(_MIN_EXPERT_ROWS, len(x)):
-                self.mlp(x, mlp, experts.activation)
+        for expert, mlp in enumerate(experts.mlps):
+            rows = routed.get(expert, torch.empty(0, dtype=torch.int64))
+            enough = len(rows) >= min(_MIN_EXPERT_ROWS, int(counted.sum()))
+            self.mlp(x[rows] if enough else x[counted], mlp, experts.activation)
         return y
 
 
 def capture_inputs(layer: DecoderLayer, sample: BlockStates) -> dict[str, Tensor]:
-    """What enters each linear of `layer`, float32 `[rows, inputs]`."""
-    ops = InputCapture()
+    """What enters each linear of `layer`, float32 `[rows, inputs]`: all rows of the sample behind norms, without those
+    of context where the linear is inspected alone."""
+    ops = InputCapture(sample.mask)
     with torch.inference_mode():
         decoder_layer(ops, layer, sample.hidden, sample.batch)
+    if sample.mask is not None:
+        alone = (layer.o,) if isinstance(layer.mlp, Experts) else (layer.o, layer.mlp.down)
+        ops.inputs |= {linear.name: ops.inputs[linear.name][sample.mask] for linear in alone}
     return ops.inputs
 
 
@@ -80,12 +91,18 @@ class Candidate:
 class PairTrial:
     """One pair of a layer, tried with one scale after another."""
 
-    def __init__(self, layer: DecoderLayer, pair: Pair, x: Tensor, batch: Batch, recipe: Recipe) -> None:
-        """`x` `[rows, channels]` enters the pair's readers; rows are those of `batch` where attention is inspected."""
-        self.layer, self.pair, self.x, self.batch, self.recipe = layer, pair, x, batch, recipe
-        self._largest, self._mean_square = x.abs().amax(0), x.square().mean(0)
-        with torch.inference_mode():
-            self._expected = inspected_output(BulkOps(), layer, pair, x, batch)
+    def __init__(self, layer: DecoderLayer, pair: Pair, x: Tensor, sample: BlockStates, recipe: Recipe) -> None:
+        """`x` is what `capture_inputs` gives for the pair's reader."""
+        self.layer, self.pair, self.x, self.recipe = layer, pair, x, recipe
+        self._batch = sample.batch
+        self._mask = None if pair.inspected is Inspected.LINEAR else sample.mask
+        self._largest, self._mean_square = self.counted.abs().amax(0), self.counted.square().mean(0)
+        self._expected = self._output(layer, x)
+
+    @property
+    def counted(self) -> Tensor:
+        """Rows of `x` that are no context."""
+        return self.x if self._mask is None else self.x[self._mask]
 
     def loss(self, scale: Tensor | None, search: bool, largest: Tensor | None = None) -> float:
         """Mean squared error of the inspected output if the readers are rounded after scaling; `search` as in
@@ -98,8 +115,7 @@ class PairTrial:
                 trial.replace_linear(self._rounded(linear, scale, search, largest))
             if self.pair.router is not None:
                 trial.replace_router(replace(self.pair.router, weight=dense(self.pair.router.weight) * scale))
-            found = inspected_output(BulkOps(), trial, self.pair, self.x / scale, self.batch)
-            return float((found - self._expected).square().mean())
+            return float((self._output(trial, self.x / scale) - self._expected).square().mean())
 
     def best(self, candidates: Iterable[Candidate], finalists: int, largest: Tensor | None = None) -> Candidate | None:
         """The candidate of least loss; None if no loss is finite. All are tried with min-max grids; where the recipe
@@ -114,6 +130,11 @@ class PairTrial:
                 key=lambda entry: entry[0],
             )
         return ranked[0][1] if ranked else None
+
+    def _output(self, layer: DecoderLayer, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            y = inspected_output(BulkOps(), layer, self.pair, x, self._batch)
+        return y if self._mask is None else y[self._mask]
 
     def _rounded(self, linear: Linear, scale: Tensor, search: bool, largest: Tensor) -> Linear:
         scheme = self.recipe.scheme_of(linear.name)

@@ -40,7 +40,7 @@ def smooth(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dict[str
         if recipe.smoothing is not None:
             best = candidate(pair, maxima, recipe.smoothing)
         else:
-            trial = PairTrial(layer, pair, inputs[pair.reader], sample.batch, recipe)
+            trial = PairTrial(layer, pair, inputs[pair.reader], sample, recipe)
             best = trial.best(candidates(pair, maxima), _FINALISTS, maxima)
         if best is not None and best.scale is not None:
             apply_scale(layer, pair, best.scale)
@@ -70,19 +70,20 @@ def candidate(pair: Pair, maxima: Tensor, exponent: float) -> Candidate:
 class _NormMaxima(BulkOps):
     """The reference, which keeps the largest magnitudes `[channels]` that each norm gives."""
 
-    def __init__(self) -> None:
+    def __init__(self, mask: Tensor | None) -> None:
         super().__init__()
         self.largest: dict[str, Tensor] = {}
+        self._mask = mask
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         y = super().norm(x, norm)
-        self.largest[norm.name] = y.abs().amax(0)
+        self.largest[norm.name] = (y if self._mask is None else y[self._mask]).abs().amax(0)
         return y
 
 
 def norm_maxima(layer: DecoderLayer, states: BlockStates) -> dict[str, Tensor]:
-    """Over all tokens of `states`, by the norm's name."""
-    ops = _NormMaxima()
+    """Over all tokens of `states` that count, by the norm's name."""
+    ops = _NormMaxima(states.mask)
     with torch.inference_mode():
         x, h = states.hidden, ops.norm(states.hidden, layer.input_norm)
         ops.norm(x + attention_half(ops, layer, h, states.batch), layer.mlp_norm)

@@ -25,7 +25,10 @@ from octavo.weights.model_directory import PRODUCER, WrittenCheckpoint, write_mo
 from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES
 from octavo.weights.stored_model import StoredModel
 
-_BF16_SCALE = "transformers rounds weight_scale to the dtype a model is loaded in: load in float32 for the exact one"
+_LOADING = (
+    "transformers rounds weight_scale to the dtype a model is loaded in, and with autobitlinear 5.24 leaves dense tensors "
+    "in the dtype of the file: load in the dtype that config.json names, float32 for the exact scale"
+)
 
 
 def write_bitnet(
@@ -105,7 +108,7 @@ class _Encoder:
         }
 
     def notes(self) -> tuple[str, ...]:
-        return (_BF16_SCALE,)
+        return (_LOADING,)
 
     def files(self) -> dict[str, bytes]:
         return {}

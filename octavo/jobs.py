@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.core.errors import InvalidField
+from octavo.core.errors import InvalidField, OctavoError
 
 if TYPE_CHECKING:
     from octavo.measure.report import QualityReport
@@ -67,8 +67,21 @@ class QuantizeJob:
         self.model, self.output, self.recipe = model, output, recipe
         self.progress, self.say = progress, say
         self.seconds: dict[str, float] = {}
+        self._journal: Journal | None = None
 
     def run(
+        self, text: CalibrationText, statistics: str | Path | None, measure: Measurement | None
+    ) -> QuantizationReport:
+        """Raises what its stages raise; where that ends the work in the middle, what is kept is said."""
+        try:
+            return self._run(text, statistics, measure)
+        except (KeyboardInterrupt, OctavoError):
+            if self._journal is not None:
+                kept = f"{self._journal.num_finished_blocks} finished blocks are kept in {self._journal.directory}"
+                self.say(f"{kept}; the same command goes on from there")
+            raise
+
+    def _run(
         self, text: CalibrationText, statistics: str | Path | None, measure: Measurement | None
     ) -> QuantizationReport:
         from octavo.api import plan_quantization
@@ -86,6 +99,7 @@ class QuantizeJob:
         report.seconds = self.seconds
         report.write(self.output)
         journal.remove()
+        self._journal = None
         return report
 
     def _quantize(
@@ -100,9 +114,10 @@ class QuantizeJob:
         calibration, cache = self._calibrate(loaded, text, statistics)
         described = _described(calibration, cache)
         journal = self._open_journal(loaded, described)
-        shown = functools.partial(self.progress, "quantizing")
+        shown, distilling = (functools.partial(self.progress, stage) for stage in ("quantizing", "distilling"))
         quantized = self._timed(
-            "quantizing", lambda: quantize_model(loaded.model, self.recipe, calibration, journal, shown, cache)
+            "quantizing",
+            lambda: quantize_model(loaded.model, self.recipe, calibration, journal, shown, cache, distilling),
         )
         written, verification = self._timed(
             "writing",
@@ -112,6 +127,8 @@ class QuantizeJob:
         )
         report = self._report(plan, described, quantized.reports, written, verification.verdict)
         report.num_resumed_blocks = quantized.num_resumed_blocks
+        if quantized.distilled is not None:
+            report.notes.append(str(quantized.distilled))
         return report, journal
 
     def _timed(self, stage: str, work: Callable[[], Any]) -> Any:
@@ -165,7 +182,7 @@ class QuantizeJob:
             "versions": versions(),
             "machine": machine(),
         }
-        journal = Journal(self.output.with_name(f"{self.output.name}.journal"), key)
+        journal = self._journal = Journal(self.output.with_name(f"{self.output.name}.journal"), key)
         if journal.discarded is not None:
             self.say(f"journal {journal.directory} is of another run ({journal.discarded}): starting over")
         if journal.num_finished_blocks:

@@ -142,6 +142,12 @@ class DecoderModel:
     def vocab_size(self) -> int:
         return self.spec.vocab_size
 
+    def norms(self) -> Iterator[Norm]:
+        """All of them, the final one last."""
+        for layer in self.layers:
+            yield from (owner for owner in layer.owners() if isinstance(owner, Norm))
+        yield self.final_norm
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights as they lie in memory, a tied matrix once."""

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from octavo.models.decoder import DecoderLayer, decoder_layer
 from octavo.numerics.packed_tensor import PackedTensor
+from octavo.ops.base import Linear
 from octavo.quantize.block_states import BlockStates
-from octavo.quantize.bulk_ops import BulkOps, dense
+from octavo.quantize.bulk_ops import dense
 from octavo.quantize.fake_quantize import LatentWeight, TrainedWeight
 from octavo.quantize.observer import ObserverOps
-from octavo.quantize.pieces import Piece, counted, cut, hold_out, shuffled
+from octavo.quantize.pieces import Piece, block_outputs, counted, cut, hold_out, shuffled
 from octavo.quantize.recipe import Recipe
 from octavo.quantize.result import QuantizedWeight, relative_error
 from octavo.quantize.rounding import Rounder
@@ -31,8 +32,6 @@ from octavo.quantize.sign_rounding import RoundingOffsets
 from octavo.quantize.training_ops import TrainingOps
 from octavo.quantize.updates import Updates
 
-#: Tokens one update sees, unless a sequence alone is longer.
-STEP_TOKENS = 1024
 #: Learning rates by role. Units are codes and factors, so they hold for every matrix.
 _RATES = {"units": 0.02, "scale": 0.002, "zero": 0.002}
 _NUM_EVALUATIONS = 8
@@ -43,19 +42,19 @@ def train_block(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dic
     """Quantize and train the linears of `layer`, which is changed in place; both of `states` become those that leave
     it: `hidden` of the quantized block, `reference` of the source's."""
     assert states.reference is not None
-    pieces = cut(states.batch, STEP_TOKENS)
+    pieces = cut(states.batch)
     rounder = _round(layer, states, recipe)
-    targets = _outputs(layer, states.reference, pieces)
+    targets = block_outputs(layer, states.reference, pieces)
     trained = {name: _trained(weight, recipe) for name, weight in rounder.block.items()}
     training = BlockTraining(layer, trained, states.hidden, targets, states.mask)
     training.run(recipe, pieces)
     block = {}
     for linear in list(layer.linears()):
         if linear.name in trained:
-            weight = _finished(rounder, linear.name, dense(linear.weight), trained[linear.name].packed(), training)
+            weight = _finished(rounder, linear, trained[linear.name], training)
             block[linear.name] = weight
             layer.replace_linear(replace(linear, weight=weight.packed, inputs=weight.inputs))
-    states.hidden, states.reference = _outputs(layer, states.hidden, pieces), targets
+    states.hidden, states.reference = block_outputs(layer, states.hidden, pieces), targets
     return block
 
 
@@ -74,24 +73,17 @@ def _trained(weight: QuantizedWeight, recipe: Recipe) -> TrainedWeight:
     return kind(weight.packed, latent, weight.inputs)
 
 
-def _outputs(layer: DecoderLayer, x: Tensor, pieces: list[Piece]) -> Tensor:
-    """What `layer` makes of all rows of `x`."""
-    with torch.no_grad():
-        return torch.cat([decoder_layer(BulkOps(), layer, x[piece.rows], piece.batch) for piece in pieces])
-
-
-def _finished(
-    rounder: Rounder, name: str, original: Tensor, packed: PackedTensor, training: BlockTraining
-) -> QuantizedWeight:
-    started = rounder.block[name]
+def _finished(rounder: Rounder, linear: Linear, trained: TrainedWeight, training: BlockTraining) -> QuantizedWeight:
+    started, packed = rounder.block[linear.name], trained.packed()
     report = replace(
         started.report,
         method=rounder.recipe.method,
-        error=relative_error(original, packed.dequantize(), rounder.hessians[name]),
+        error=relative_error(dense(linear.weight), packed.dequantize(), rounder.hessians[linear.name]),
         block_error_before=training.error_before,
         block_error=training.error,
     )
-    return QuantizedWeight(packed, report, started.inputs)
+    latent = trained.latent().to(torch.float16) if rounder.recipe.keeps_latents else None
+    return QuantizedWeight(packed, report, started.inputs, latent)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import save, save_file
 from torch import Tensor
 
+from octavo.core.storage import writing
 from octavo.numerics.activations import ActivationFormat, ActivationScheme, InputQuantizer
 from octavo.numerics.float_tensor import FloatTensor
 from octavo.numerics.kv_scales import KvScales
@@ -131,7 +132,7 @@ def _difference(found: dict[str, Any] | None, wanted: dict[str, Any]) -> str:
 def write_atomically(file: Path, content: bytes) -> None:
     """Beside its place, synced, then renamed: a file that is there is whole."""
     partial = file.with_name(file.name + ".partial")
-    with partial.open("wb") as stream:
+    with writing(file), partial.open("wb") as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())

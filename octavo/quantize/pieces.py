@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from octavo.models.decoder import DecoderLayer, decoder_layer
 from octavo.ops.reference.batch import Batch, whole_prompts
+from octavo.quantize.bulk_ops import BulkOps
 
+#: Tokens one update sees, unless a sequence alone is longer.
+STEP_TOKENS = 1024
 #: Tokens of text that is never trained on but decides what is kept and when to stop: this share, at most so many.
 _HELD_OUT_SHARE, _MOST_HELD_OUT_TOKENS = 1 / 8, 4096
 
@@ -26,7 +30,7 @@ class Piece:
         return self.batch.num_rows
 
 
-def cut(batch: Batch, num_tokens: int) -> list[Piece]:
+def cut(batch: Batch, num_tokens: int = STEP_TOKENS) -> list[Piece]:
     """All sequences of `batch` in pieces of at most `num_tokens`, or of one longer sequence."""
     pieces: list[Piece] = []
     lengths: list[int] = []
@@ -58,6 +62,12 @@ def hold_out(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
         [piece for index, piece in enumerate(pieces) if index not in held_out],
         [piece for index, piece in enumerate(pieces) if index in held_out],
     )
+
+
+def block_outputs(layer: DecoderLayer, x: Tensor, pieces: list[Piece]) -> Tensor:
+    """What `layer` makes of all rows of `x` `[tokens, hidden]`, piece by piece."""
+    with torch.no_grad():
+        return torch.cat([decoder_layer(BulkOps(), layer, x[piece.rows], piece.batch) for piece in pieces])
 
 
 def shuffled(pieces: list[Piece], seed: int) -> Iterator[Piece]:

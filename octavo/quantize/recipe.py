@@ -80,8 +80,11 @@ class Recipe:
 
     def _check_scheme(self) -> None:
         scheme = self.linear_scheme
-        if not isinstance(scheme.weights, IntegerScheme) and self.method in ("signround", "qat"):
-            raise InvalidField("method", self.method, f"trains integer codes; {scheme.weights} takes rtn or gptq")
+        if not isinstance(scheme.weights, IntegerScheme):
+            if self.trains_blocks:
+                raise InvalidField("method", self.method, f"trains integer codes; {scheme.weights} takes rtn or gptq")
+            if self.distill_steps:
+                raise InvalidField("distill_steps", self.distill_steps, f"0; {scheme.weights} is no integer grid")
         if isinstance(scheme.weights, IntegerScheme) and scheme.weights.ternary and self.method != "qat":
             expected = (
                 "rounding a trained model to ternary destroys it; ternary weights must be trained: method qat, "
@@ -131,6 +134,16 @@ class Recipe:
     def trains_blocks(self) -> bool:
         """Whether each block is trained towards what the source's block computes."""
         return self.method in ("signround", "qat")
+
+    @property
+    def needs_source_states(self) -> bool:
+        """Whether something is trained towards the source's hidden states, so that the walk computes them too."""
+        return self.trains_blocks or self.distill_steps > 0
+
+    @property
+    def keeps_latents(self) -> bool:
+        """Whether distillation trains the weights behind the codes, so that the walk must hand them on."""
+        return self.distill_steps > 0 and self.train == "all"
 
     @property
     def torch_scale_dtype(self) -> torch.dtype:

@@ -81,6 +81,9 @@ class Rounder:
         if scheme is None:
             return linear
         weight = self._quantize(linear, statistics, scheme)
+        if self.recipe.keeps_latents and not self.recipe.trains_blocks:
+            latent = dense(linear.weight) if weight.latent is None else weight.latent
+            weight = replace(weight, latent=latent.to(torch.float16))
         self.block[linear.name] = weight
         if self.recipe.trains_blocks:
             self.hessians[linear.name] = statistics.hessian
@@ -104,7 +107,7 @@ class Rounder:
             scheme.weights,
             scale_dtype=self.recipe.torch_scale_dtype,
             search=self.recipe.search,
-            keep_latent=self.recipe.trains_blocks,
+            keep_latent=self.recipe.trains_blocks or self.recipe.keeps_latents,
             global_scale=global_scale,
         )
         return replace(weight, inputs=input_quantizer(scheme, statistics))

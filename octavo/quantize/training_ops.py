@@ -17,19 +17,20 @@ from octavo.quantize.fake_quantize import TrainedWeight, straight_through
 
 
 class TrainingOps(BulkOps):
-    """Linears and norms named in `weights` and `norms` compute with what is trained, others with what they hold.
+    """Linears named in `weights` compute with what is trained, norms named in `gains` with their weights times that.
 
     Nothing is changed in place that a gradient needs. Which experts a row uses is not differentiable; their weights
     are. A rounded input passes its gradient straight through.
     """
 
-    def __init__(self, weights: Mapping[str, TrainedWeight], norms: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, weights: Mapping[str, TrainedWeight], gains: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
         self._weights = weights
-        self._norms = norms or {}
+        self._gains = gains or {}
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        weight = self._norms.get(norm.name, norm.weight)
+        gain = self._gains.get(norm.name)
+        weight = norm.weight if gain is None else norm.weight * gain
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * weight
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:

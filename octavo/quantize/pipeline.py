@@ -157,7 +157,7 @@ def _quantize_block(layer: DecoderLayer, states: BlockStates | None, recipe: Rec
     """One block, changed in place, as `states` pass through it; they become those that leave it."""
     if states is None:
         return BlockResult(round_without_data(layer, recipe))
-    before, entering = {id(owner) for owner in layer.owners()}, states.hidden
+    before, entering = list(layer.owners()), states.hidden
     notes = transform_block(layer, states, recipe)
     if states.reference is not None and not recipe.trains_blocks:
         states.reference = block_outputs(layer, states.reference, cut(states.batch))
@@ -177,15 +177,15 @@ def _rotated_dense(model: DecoderModel, recipe: Recipe) -> dict[str, Tensor]:
             tensors[f"{owner.name}.weight"] = dense(owner.weight)
     for layer in model.layers:
         quantized = {f"{linear.name}.weight" for linear in layer.linears() if recipe.scheme_of(linear.name)}
-        changed = _changed(layer, set(), model.spec.norm_offset)
+        changed = _changed(layer, [], model.spec.norm_offset)
         tensors |= {name: tensor for name, tensor in changed if name not in quantized}
     return tensors
 
 
-def _changed(layer: DecoderLayer, before: set[int], norm_offset: float) -> Iterator[tuple[str, Tensor]]:
+def _changed(layer: DecoderLayer, before: list[Linear | Norm], norm_offset: float) -> Iterator[tuple[str, Tensor]]:
     """Dense tensors of owners that were not there before, as the checkpoint stores them."""
     for owner in layer.owners():
-        if id(owner) in before:
+        if any(owner is old for old in before):
             continue
         if isinstance(owner, Norm):
             yield f"{owner.name}.weight", owner.weight - norm_offset

@@ -30,6 +30,10 @@ class CheckpointError(OctavoError):
     """A checkpoint is damaged, incomplete or in a form that is not read; names the file or tensor."""
 
 
+class StorageFull(OctavoError):
+    """There is no room for a file; names it. What stood under its name before is still there."""
+
+
 class UnsupportedModel(OctavoError):
     """A config asks for a computation that is not understood; names the config field."""
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from octavo.core.storage import writing
+
 
 @contextmanager
 def atomic_directory(target: Path) -> Iterator[Path]:
@@ -24,10 +26,11 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        yield partial
-        for file in partial.rglob("*"):
-            _sync(file)
-        _sync(partial)
+        with writing(target):
+            yield partial
+            for file in partial.rglob("*"):
+                _sync(file)
+            _sync(partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

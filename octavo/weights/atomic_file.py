@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from octavo.core.storage import writing
+
 
 @contextmanager
 def atomic_file(target: Path) -> Iterator[BinaryIO]:
@@ -19,7 +21,7 @@ def atomic_file(target: Path) -> Iterator[BinaryIO]:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     try:
-        with partial.open("wb") as stream:
+        with writing(target), partial.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

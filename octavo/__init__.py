@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo.api import calibrate, compare, evaluate, fit, quantize
+    from octavo.api import calibrate, compare, evaluate, export, fit, quantize
     from octavo.core.outputs import RequestOutput
     from octavo.core.request import Request
     from octavo.core.sampling_params import SamplingParams
@@ -34,6 +34,7 @@ __all__ = [
     "calibrate",
     "compare",
     "evaluate",
+    "export",
     "fit",
     "quantize",
 ]
@@ -48,6 +49,7 @@ _HOMES = {
     "compare": "octavo.api",
     "calibrate": "octavo.api",
     "evaluate": "octavo.api",
+    "export": "octavo.api",
     "fit": "octavo.api",
 }
 

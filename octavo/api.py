@@ -13,6 +13,7 @@ from octavo.core.errors import InvalidField
 from octavo.jobs import CalibrationSources, CalibrationText, Measurement, Progress, QuantizeJob, Say
 
 if TYPE_CHECKING:
+    from octavo.export_job import ExportReport
     from octavo.fit_job import FitReport
     from octavo.measure.compare.comparison import Comparison
     from octavo.measure.report import QualityReport
@@ -199,6 +200,26 @@ def evaluate(
         caveats=_caveats(base if base is not None else loaded),
         progress=lambda done, total: progress("measuring", done, total),
     )
+
+
+def export(
+    model: str | Path,
+    output: str | Path,
+    format: str,
+    *,
+    dtype: str | None = None,
+    file_type: str | None = None,
+    overwrite: bool = False,
+) -> ExportReport:
+    """Write `model` in another format (`octavo.weights.formats.FORMATS`) and have another reader confirm it.
+
+    Nothing is lost where the format can hold the model; where it cannot, `InvalidField` names the module and the reason
+    before anything is written. With `dtype` (float32, bfloat16, float16) such modules are written dense instead; for
+    format hf it is that of all numbers. `file_type` (gguf alone): round to that ggml type.
+    """
+    from octavo.export_job import ExportJob
+
+    return ExportJob(model, Path(output), format, dtype, file_type, overwrite).run()
 
 
 def compare(

@@ -23,6 +23,7 @@ COMMANDS = {
     "fit": "Mixed precision: the best model that fits a number of bytes, bits per weight or a loss.",
     "evaluate": "Measure perplexity, and the distance to another model.",
     "compare": "Put several checkpoints side by side: quality, bytes, speed.",
+    "export": "Write a model in another format: gptq, awq, compressed-tensors, gguf, bitnet, hf.",
     "inspect": "Show what a model is: shapes, schemes, bytes, measured quality.",
     "serve": "Serve a model over HTTP in the shapes of the OpenAI API.",
     "chat": "Talk to a model in the terminal.",

@@ -1,0 +1,209 @@
+"""`octavo export`: one stored model to another format, without loss where the target can hold it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from octavo.core.errors import CheckpointError, InvalidField
+from octavo.core.units import format_bytes
+from octavo.models.load import open_model_checkpoint
+from octavo.models.registry import read_spec
+from octavo.models.stored import linear_schemes, matrix_shape, stored_checkpoint
+from octavo.numerics.quantized_tensor import QuantizedTensor
+from octavo.numerics.scheme import LinearScheme
+from octavo.weights.checkpoint import Checkpoint, num_weights
+from octavo.weights.compressed_tensors_verification import Verification, verify_with_compressed_tensors
+from octavo.weights.dense_writer import DTYPES, write_dense
+from octavo.weights.engine_limits import engine_notes
+from octavo.weights.formats import find_format, refusals
+from octavo.weights.gguf_target import check_gguf_target
+from octavo.weights.model_directory import REPORT_NAME, WrittenCheckpoint, check_target, write_json
+from octavo.weights.second_reader import verify_directory
+from octavo.weights.stored_model import StoredModel
+
+if TYPE_CHECKING:
+    from octavo.models.spec import ModelSpec
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What was written. `lossless`: every number is the source's. `dequantized`: modules that the format could not
+    hold and that were written dense, because `dtype` was given. Bytes are those of the weight files."""
+
+    source: str
+    output: str
+    format: str
+    lossless: bool
+    verification: str
+    source_bytes: int
+    output_bytes: int
+    bits_per_weight: float
+    dequantized: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        loss = "every number is the source's" if self.lossless else "numbers were rounded, see the notes"
+        lines = [
+            f"{self.output}: {self.format}, {loss}",
+            f"{format_bytes(self.source_bytes)} -> {format_bytes(self.output_bytes)}, "
+            f"{self.bits_per_weight:.3f} bits per weight, everything counted",
+            f"verified: {self.verification}",
+            *(f"note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportJob:
+    """One run. `dtype`: what becomes dense is written as; None refuses to make anything dense (format hf: the dtype
+    of the config). `file_type`: ggml type to round to; None: as stored."""
+
+    model: str | Path
+    output: Path
+    format: str
+    dtype: str | None = None
+    file_type: str | None = None
+    overwrite: bool = False
+
+    def run(self) -> ExportReport:
+        target = find_format(self.format)
+        self._check_options()
+        checkpoint = open_model_checkpoint(self.model)
+        self._check_output(checkpoint)
+        spec = read_spec(checkpoint.config)
+        schemes = linear_schemes(checkpoint)
+        shapes = {module: matrix_shape(checkpoint, module) for module in schemes}
+        dequantized = self._refused(schemes, shapes)
+        stored = stored_checkpoint(checkpoint, spec, dequantized)
+        if target.write is not None:
+            written = target.write(self.output, stored, overwrite=self.overwrite)
+        else:
+            written = self._write_other(checkpoint, spec, stored)
+        verification = self._verify(stored)
+        if verification.verified is False:
+            raise CheckpointError(f"{self.output}: does not read back as meant: {verification.verdict}")
+        packed = {module: linear for module, linear in schemes.items() if module not in dequantized}
+        report = self._report(checkpoint, written, verification, dequantized, self._limits(spec, packed, shapes))
+        self._carry_over(checkpoint, report)
+        return report
+
+    def _limits(
+        self, spec: ModelSpec, packed: Mapping[str, LinearScheme], shapes: Mapping[str, tuple[int, int]]
+    ) -> list[str]:
+        if self.format not in ("gptq", "awq", "compressed-tensors"):
+            return []
+        split_by_inputs = (spec.names.o, spec.names.down, spec.names.expert_down)
+        return engine_notes(packed, shapes, [module for module in packed if module.endswith(split_by_inputs)])
+
+    def _check_options(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise InvalidField("dtype", self.dtype, f"one of {', '.join(DTYPES)}")
+        if self.file_type is not None and self.format != "gguf":
+            raise InvalidField("type", self.file_type, "ggml types are for format gguf")
+
+    def _check_output(self, checkpoint: Checkpoint) -> None:
+        if self.output.absolute().resolve() == Path(checkpoint.source).absolute().resolve():
+            raise InvalidField("output", str(self.output), "is the source itself; name another")
+        (check_gguf_target if self.format == "gguf" else check_target)(self.output, self.overwrite)
+
+    def _refused(
+        self, schemes: Mapping[str, LinearScheme], shapes: Mapping[str, tuple[int, int]]
+    ) -> dict[str, torch.dtype]:
+        """Modules that will be dense. Raises `InvalidField` where there are some and no dtype was given."""
+        refused = refusals(self.format, schemes, shapes)
+        if refused and self.dtype is None:
+            module, reason = next(iter(refused.items()))
+            more = f" ({len(refused) - 1} more modules are refused)" if len(refused) > 1 else ""
+            expected = f"{module}: {reason}{more}; with a dtype such modules are written dense (float32 loses nothing)"
+            raise InvalidField("format", self.format, expected)
+        return {} if self.dtype is None else dict.fromkeys(refused, DTYPES[self.dtype])
+
+    def _torch_dtype(self, checkpoint: Checkpoint) -> torch.dtype:
+        named = self.dtype or checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "bfloat16"
+        return DTYPES.get(str(named), torch.bfloat16)
+
+    def _write_other(self, checkpoint: Checkpoint, spec: ModelSpec, stored: StoredModel) -> WrittenCheckpoint:
+        if self.format == "hf":
+            return write_dense(self.output, stored, self._torch_dtype(checkpoint), overwrite=self.overwrite)
+        from octavo.models.gguf_export import export_gguf
+
+        return export_gguf(self.output, spec, stored, self.file_type, overwrite=self.overwrite)
+
+    def _verify(self, stored: StoredModel) -> Verification:
+        if self.format == "compressed-tensors":
+            return verify_with_compressed_tensors(self.output)
+        if self.format == "gguf":
+            return _verify_gguf(self.output, stored, rounded=self.file_type is not None)
+        return verify_directory(self.output, stored)
+
+    def _report(
+        self,
+        checkpoint: Checkpoint,
+        written: WrittenCheckpoint,
+        verification: Verification,
+        dequantized: Mapping[str, torch.dtype],
+        limits: list[str],
+    ) -> ExportReport:
+        exact = self.dtype == "float32" or (self.format != "hf" and not dequantized)
+        if self.format == "gguf":
+            exact = exact and not verification.max_difference
+        notes = [*checkpoint.notes, *written.notes, *limits]
+        if dequantized:
+            notes.insert(
+                0,
+                f"{self.format} cannot hold {len(dequantized)} modules, written as {self.dtype}: {_some(dequantized)}",
+            )
+        return ExportReport(
+            source=str(self.model),
+            output=str(self.output),
+            format=self.format,
+            lossless=exact,
+            verification=verification.verdict,
+            source_bytes=checkpoint.num_bytes,
+            output_bytes=written.total_bytes,
+            bits_per_weight=8 * written.total_bytes / num_weights(checkpoint),
+            dequantized=list(dequantized),
+            notes=notes,
+        )
+
+    def _carry_over(self, checkpoint: Checkpoint, report: ExportReport) -> None:
+        """`octavo.json` beside the weights: how the source was made; what it lost only if nothing was lost since."""
+        if self.format == "gguf":
+            return
+        file = Path(checkpoint.source) / REPORT_NAME
+        earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"schema_version": 1}
+        quality = earlier.get("quality") if report.lossless else None
+        write_json(self.output / REPORT_NAME, {**earlier, "quality": quality, "export": report.to_dict()})
+
+
+def _verify_gguf(file: Path, stored: StoredModel, rounded: bool) -> Verification:
+    """The gguf package decodes every tensor; without a type they must be the source's."""
+    other = open_model_checkpoint(file)
+    worst, largest, count = None, 0.0, 0
+    for name in stored.tensors:
+        difference = float((_numbers(other.get(name)) - _numbers(stored.tensors[name])).abs().max())
+        count += 1
+        if worst is None or not difference <= largest:
+            worst, largest = name, difference
+    verdict = f"the gguf package decodes {count} tensors; "
+    verdict += "all equal the source's numbers" if largest == 0 else f"largest difference {largest:.3g} in {worst}"
+    return Verification(rounded or largest == 0, verdict, count, largest, worst)
+
+
+def _numbers(tensor: Tensor | QuantizedTensor) -> Tensor:
+    return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor.to(torch.float32)
+
+
+def _some(names: Mapping[str, Any], limit: int = 3) -> str:
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(list(names)[:limit]) + rest

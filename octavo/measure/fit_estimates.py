@@ -23,6 +23,7 @@ from octavo.quantize.rtn import rtn
 from octavo.quantize.sensitivity import Sensitivities, load_sensitivities, measure_sensitivities, save_sensitivities
 
 if TYPE_CHECKING:
+    from octavo.models.decoder import DecoderModel
     from octavo.models.load import LoadedModel
     from octavo.quantize.calibration import Calibration
     from octavo.quantize.statistics import InputStatistics
@@ -68,12 +69,7 @@ class _Maker:
         self.model, self.checkpoint = loaded.model, loaded.checkpoint
         self.calibration, self.statistics, self.recipe = calibration, statistics, recipe
         self.zero_points, self.progress = zero_points, progress
-        owners = [
-            self.model.embedding,
-            self.model.head,
-            *(each for layer in self.model.layers for each in layer.linears()),
-        ]
-        self._packed = {owner.name for owner in owners if isinstance(owner.weight, QuantizedTensor)}
+        self._packed = _packed_modules(self.model)
         settings = {name: getattr(recipe, name) for name in ("method", "damping", "act_order", "search", "scale_dtype")}
         self.estimated = ErrorTable(statistics.directory, "estimated", **settings, tokens=SENSITIVITY_TOKENS)
         self.measured = ErrorTable(statistics.directory, "measured", **settings, tokens=MEASURED_TOKENS)
@@ -223,6 +219,13 @@ class _Maker:
 
     def _num_weights(self) -> int:
         return sum(math.prod(self.checkpoint.shape(name)) for name in self._stored_names())
+
+
+def _packed_modules(model: DecoderModel) -> set[str]:
+    """Names of those that the source itself has quantized."""
+    linears = [model.head, *(linear for layer in model.layers for linear in layer.linears())]
+    weights = {linear.name: linear.weight for linear in linears} | {model.embedding.name: model.embedding.weight}
+    return {name for name, weight in weights.items() if isinstance(weight, QuantizedTensor)}
 
 
 def _kept(checkpoint: Checkpoint, name: str, changes: bool = False) -> StoredTensor:

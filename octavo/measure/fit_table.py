@@ -45,7 +45,7 @@ class FitTable:
     @property
     def smallest_bytes(self) -> int:
         """Of the file with every group's smallest option."""
-        return self._file_bytes([min(options, key=_data_bytes) for options in self.options])
+        return self._file_bytes(self._smallest())
 
     @property
     def largest_bytes(self) -> int:
@@ -55,11 +55,11 @@ class FitTable:
     def fit(self, budget_bytes: int) -> Fit:
         """The file of least expected divergence that has at most `budget_bytes`. Raises `InvalidField` where there is
         none, naming the nearest that is."""
-        chosen = self._choose(budget_bytes, 0)
-        if chosen is None:
+        if budget_bytes < self.smallest_bytes:
             least, bits = self.smallest_bytes, 8 * self.smallest_bytes / self.num_weights
             expected = f"the smallest this model can be is {least:,} bytes, {bits:.3f} bits per weight"
             raise InvalidField("budget", f"{budget_bytes:,} bytes", expected)
+        chosen = self._choose(budget_bytes, 0) or self._smallest()
         if all(option.scheme is None for option in chosen):
             expected = f"the model as it is takes {format_bytes(self._file_bytes(chosen))}; nothing to quantize"
             raise InvalidField("budget", f"{budget_bytes:,} bytes", expected)
@@ -90,6 +90,9 @@ class FitTable:
         if spare_bytes:
             return chosen
         return self._choose(budget_bytes, found.num_bytes + fixed - file_bytes) or chosen
+
+    def _smallest(self) -> list[Option]:
+        return [min(options, key=_data_bytes) for options in self.options]
 
     def uniform(self, scheme: IntegerScheme, embedding: IntegerScheme) -> tuple[int, float]:
         """(bytes of the file, expected KL) with every linear in one scheme and embedding and head in another."""

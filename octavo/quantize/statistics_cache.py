@@ -200,14 +200,14 @@ def _serialize(statistics: BlockStatistics) -> bytes:
         tensors[f"{number}.largest_magnitude"] = entry.largest_magnitude
         inputs.append({"num_tokens": entry.num_tokens, "num_lent_tokens": entry.num_lent_tokens})
     modules = {name: numbers[id(entry)] for name, entry in statistics.items()}
-    return save(tensors, {"modules": json.dumps(modules), "inputs": json.dumps(inputs)})
+    # One entry only: safetensors writes several in an order that changes from run to run.
+    return save(tensors, {"contents": json.dumps({"modules": modules, "inputs": inputs})})
 
 
 def _read_block(file: Path) -> BlockStatistics:
     try:
         with safe_open(file, framework="pt") as stored:
-            modules: dict[str, int] = json.loads(stored.metadata()["modules"])
-            inputs = json.loads(stored.metadata()["inputs"])
+            contents = json.loads(stored.metadata()["contents"])
             entries = [
                 InputStatistics.restore(
                     _symmetric(stored.get_tensor(f"{number}.hessian")),
@@ -215,11 +215,11 @@ def _read_block(file: Path) -> BlockStatistics:
                     stored.get_tensor(f"{number}.largest_magnitude").clone(),
                     **counts,
                 )
-                for number, counts in enumerate(inputs)
+                for number, counts in enumerate(contents["inputs"])
             ]
     except Exception as error:
         raise CheckpointError(f"{file}: damaged ({error}); delete {file.parent} and calibrate again") from error
-    return {name: entries[number] for name, number in modules.items()}
+    return {name: entries[number] for name, number in contents["modules"].items()}
 
 
 @lru_cache(maxsize=4)

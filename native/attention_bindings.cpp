@@ -2,11 +2,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 
 #include "kernel_units.hpp"
 #include "program/aligned_memory.hpp"
+#include "program/kv_store.hpp"
 
 namespace nb = nanobind;
 
@@ -27,23 +29,19 @@ std::int64_t extent(const Array& array, std::size_t axis) {
     return static_cast<std::int64_t>(array.shape(axis));
 }
 
-KvFormat format_named(const std::string& name) {
-    if (name == "float32") return KvFormat::f32;
-    if (name == "bfloat16") return KvFormat::bf16;
-    if (name == "int8") return KvFormat::int8;
-    throw std::invalid_argument("KV format '" + name + "' is not one of float32, bfloat16, int8");
-}
-
 // One sequence's keys and values in one layer: the memory of some blocks and the table that orders them.
 class PagedLayer {
 public:
     PagedLayer(Array<std::uint8_t, 2> memory, Array<const std::int32_t, 1> block_table, std::int64_t block_size,
-               std::int64_t num_kv_heads, std::int64_t head_dim, const std::string& format)
-        : memory_(memory), block_table_(block_table) {
+               std::int64_t num_kv_heads, std::int64_t head_dim, const std::string& format, std::vector<float> scales)
+        : memory_(memory), block_table_(block_table), scales_(std::move(scales)) {
         layer.base = reinterpret_cast<std::byte*>(memory.data());
         layer.block_bytes = extent(memory, 1);
         layer.block_size = block_size, layer.num_kv_heads = num_kv_heads, layer.head_dim = head_dim;
-        layer.format = format_named(format);
+        layer.format = kv_format_named(format);
+        if (has_head_scales(layer.format)) layer.head_scales = scales_.data();
+        check(static_cast<std::int64_t>(scales_.size()) == (layer.head_scales ? 2 * num_kv_heads : 0),
+              "calibrated formats have a scale for the keys and for the values of each kv head, others none");
         check(block_size > 0 && block_size % 16 == 0, "block_size must be a multiple of 16");
         check(layer.block_bytes == bytes_per_block(block_size, num_kv_heads, head_dim, format),
               "memory must be [blocks, PagedLayer.bytes_per_block]");
@@ -55,7 +53,7 @@ public:
     static std::int64_t bytes_per_block(std::int64_t block_size, std::int64_t num_kv_heads, std::int64_t head_dim,
                                         const std::string& format) {
         KvLayer layer;
-        layer.block_size = block_size, layer.head_dim = head_dim, layer.format = format_named(format);
+        layer.block_size = block_size, layer.head_dim = head_dim, layer.format = kv_format_named(format);
         return num_kv_heads * layer.head_bytes();
     }
 
@@ -67,6 +65,7 @@ public:
 private:
     Array<std::uint8_t, 2> memory_;
     Array<const std::int32_t, 1> block_table_;
+    std::vector<float> scales_;
 };
 
 // keys and values [tokens, kv heads, head_dim], of positions from `first_position`.
@@ -156,9 +155,9 @@ void bind_attention(nb::module_& module) {
     using namespace octavo;
     nb::class_<PagedLayer>(module, "PagedLayer", "One sequence's keys and values in memory [blocks, bytes_per_block].")
         .def(nb::init<Array<std::uint8_t, 2>, Array<const std::int32_t, 1>, std::int64_t, std::int64_t, std::int64_t,
-                      const std::string&>(),
+                      const std::string&, std::vector<float>>(),
              nb::arg("memory").noconvert(), nb::arg("block_table").noconvert(), nb::arg("block_size"),
-             nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("format"))
+             nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("format"), nb::arg("scales") = std::vector<float>{})
         .def_static("bytes_per_block", &PagedLayer::bytes_per_block, nb::arg("block_size"), nb::arg("num_kv_heads"),
                     nb::arg("head_dim"), nb::arg("format"));
     nb::class_<PartArrays>(module, "AttentionPart",

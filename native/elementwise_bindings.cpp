@@ -38,7 +38,7 @@ QuantizedRows quantized_rows(Matrix<std::int8_t>& codes, Matrix<float>& scales, 
 
 // Features [first, first + columns of x) of each row.
 void quantize_rows(Matrix<const float> x, Matrix<std::int8_t> codes, Matrix<float> scales, Matrix<std::int32_t> sums,
-                   std::int64_t group, std::int64_t first, const std::string& unit) {
+                   std::int64_t group, std::int64_t first, const std::string& unit, bool whole_row, float fixed_scale) {
     const std::int64_t rows = extent(x, 0), features = extent(x, 1), groups = extent(scales, 1);
     check(group > 0 && first >= 0 && first % group == 0, "first must be a multiple of the group");
     check(extent(codes, 0) == rows && extent(codes, 1) >= first + features,
@@ -46,11 +46,20 @@ void quantize_rows(Matrix<const float> x, Matrix<std::int8_t> codes, Matrix<floa
     check(extent(scales, 0) == rows && groups >= (first + features + group - 1) / group && groups > 0,
           "scales must be [rows, groups]");
     check(extent(sums, 0) == rows && extent(sums, 1) == groups, "sums must have the shape of scales");
-    const QuantizedRows out = quantized_rows(codes, scales, sums, group);
+    QuantizedRows out = quantized_rows(codes, scales, sums, group);
+    out.source = fixed_scale != 0.0f ? ScaleSource::fixed : whole_row ? ScaleSource::row : ScaleSource::group;
+    out.fixed_scale = fixed_scale;
     const Kernels& kernels = kernels_of(unit);
     const nb::gil_scoped_release unlocked;
     for (std::int64_t row = 0; row < rows; ++row) {
         kernels.quantize_row(x.data() + row * features, features, out, row, first);
+    }
+}
+
+void round_e4m3(Matrix<float> x, float fixed_scale, const std::string& unit) {
+    const std::int64_t features = extent(x, 1);
+    for (std::int64_t row = 0; row < extent(x, 0); ++row) {
+        kernels_of(unit).round_e4m3(x.data() + row * features, features, fixed_scale);
     }
 }
 
@@ -111,8 +120,11 @@ void softcap(Matrix<float> x, float cap, const std::string& unit) {
 void bind_elementwise(nb::module_& module) {
     module.def("quantize_rows", &octavo::quantize_rows, nb::arg("x").noconvert(), nb::arg("codes").noconvert(),
                nb::arg("scales").noconvert(), nb::arg("sums").noconvert(), nb::arg("group"), nb::arg("first") = 0,
-               nb::arg("unit") = "",
-               "Fill codes, scales and sums; a group with NaN or infinity has scale NaN and codes 0.");
+               nb::arg("unit") = "", nb::arg("whole_row") = false, nb::arg("fixed_scale") = 0.0f,
+               "Fill codes, scales and sums; a group with NaN or infinity has scale NaN and codes 0. Scales are the "
+               "groups' own, the row's, or `fixed_scale`.");
+    module.def("round_e4m3", &octavo::round_e4m3, nb::arg("x").noconvert(), nb::arg("fixed_scale") = 0.0f,
+               nb::arg("unit") = "", "Each row of x in place; without a fixed scale, absmax / 448 of the row.");
     module.def("rms_norm", &octavo::rms_norm, nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("eps"),
                nb::arg("unit") = "", "Each row of x in place.");
     module.def("add", &octavo::add, nb::arg("y").noconvert(), nb::arg("x").noconvert(), nb::arg("unit") = "", "y += x");

@@ -56,20 +56,23 @@ void require(bool condition, const std::string& instruction, const char* what) {
     if (!condition) throw std::invalid_argument(instruction + ": " + what);
 }
 
+// Features of an output that one task can make whole groups of.
+constexpr std::int64_t kMostLocalGroup = 256;
+
 // What is wrong is found while the program is built, so that a step needs no checks.
 struct Builder {
     Program& program;
 
     const Value& value(std::int64_t id) const { return program.values()[id]; }
     const Value& float_value(const std::string& name, std::int64_t id) const {
-        require(!value(id).is_quantized(), name, "this value must be float");
+        require(value(id).form.grid == Grid::floats, name, "this value must be float, not rounded");
         return value(id);
     }
     BiasedMatrix matrix(const std::string& name, const Value& x, const nb::handle& object, const Vector& bias) const {
         BiasedMatrix biased{matrix_of(object), floats_of(bias)};
         require(biased.matrix.inputs() == x.features, name,
                 "the matrix has another number of inputs than its input features");
-        require(biased.matrix.input_group() == x.group, name,
+        require(biased.matrix.input_group() == x.group(), name,
                 "the input is quantized in other groups than the matrix takes");
         require(biased.bias.empty() || static_cast<std::int64_t>(biased.bias.size()) == biased.matrix.outputs(), name,
                 "the bias has another length than the outputs");
@@ -133,8 +136,8 @@ void add_linear_gated(Program& program, const std::string& name, std::int64_t x,
                  ups = build.matrix(name, build.value(x), up, up_bias);
     require(gates.matrix.outputs() == y.features && ups.matrix.outputs() == y.features, name,
             "gate, up and output differ in features");
-    require(!y.is_quantized() || y.group <= 256, name,
-            "an output quantized in groups above 256 needs its own instruction");
+    require(y.form.is_local() && y.group() <= kMostLocalGroup, name,
+            "an output rounded by whole rows, or in groups above 256, needs its own instruction");
     program.add(
         make_linear_gated(name, build.value(x), std::move(gates), std::move(ups), activation_named(activation), y));
 }
@@ -172,7 +175,8 @@ void add_attend(Program& program, const std::string& name, std::int64_t q, std::
     const Value &x = build.float_value(name, q), &y = build.value(out);
     require(x.features == shape.num_heads * shape.head_dim && y.features == x.features, name,
             "q or the output has another number of features");
-    require(!y.is_quantized() || shape.heads_per_kv() * shape.head_dim % y.group == 0, name,
+    require(y.form.is_local(), name, "an output rounded by whole rows needs its own instruction");
+    require(!y.is_quantized() || shape.heads_per_kv() * shape.head_dim % y.group() == 0, name,
             "the output's groups do not divide a kv head's features");
     program.need_attention(shape);
     program.add(make_attend(name, x, layer, shape, program.plans().add_window(shape.window), y));
@@ -188,19 +192,21 @@ void add_logits(Program& program, const std::string& name, std::int64_t x, const
 // `mlps`: (gate, gate bias, up, up bias, down, down bias) of each expert.
 void add_experts(Program& program, const std::string& name, std::int64_t x, const nb::handle& router,
                  const nb::list& mlps, std::int64_t experts_per_token, bool renormalize, const std::string& activation,
-                 std::int64_t routed_x, std::int64_t routed_hidden, std::int64_t routed_y, std::int64_t out) {
+                 std::int64_t routed_x, std::int64_t routed_hidden, std::int64_t rounded_hidden, std::int64_t routed_y,
+                 std::int64_t out) {
     const Builder build{program};
     ExpertsSpec spec;
     spec.router = build.matrix(name, build.float_value(name, x), router, std::nullopt).matrix;
     spec.experts_per_token = experts_per_token;
     spec.renormalize = renormalize;
     spec.activation = activation_named(activation);
-    const RoutedValues routed{build.value(routed_x), build.value(routed_hidden), build.float_value(name, routed_y)};
+    const RoutedValues routed{build.value(routed_x), build.value(routed_hidden), build.value(rounded_hidden),
+                              build.float_value(name, routed_y)};
     for (const nb::handle mlp : mlps) {
         const auto bias = [&](int i) { return nb::cast<Vector>(mlp[i]); };
         spec.mlps.push_back({build.matrix(name, routed.x, mlp[0], bias(1)),
                              build.matrix(name, routed.x, mlp[2], bias(3)),
-                             build.matrix(name, routed.hidden, mlp[4], bias(5))});
+                             build.matrix(name, routed.rounded_hidden, mlp[4], bias(5))});
         require(spec.mlps.back().gate.matrix.outputs() == routed.hidden.features &&
                     spec.mlps.back().up.matrix.outputs() == routed.hidden.features &&
                     spec.mlps.back().down.matrix.outputs() == routed.y.features,
@@ -212,8 +218,9 @@ void add_experts(Program& program, const std::string& name, std::int64_t x, cons
             "experts_per_token is outside 1..experts");
     require(program.values().max_rows(Domain::routed) >= program.values().max_rows(Domain::tokens) * experts_per_token,
             name, "the program was made for fewer experts per token");
-    require(!routed.hidden.is_quantized() || routed.hidden.group <= 256, name,
-            "hidden features in groups above 256 are not supported");
+    require(routed.hidden.form.is_local() && routed.hidden.group() <= kMostLocalGroup, name,
+            "hidden features rounded by whole rows, or in groups above 256, need a value of their own");
+    build.same_features(name, routed.hidden, routed.rounded_hidden);
     build.same_features(name, routed.y, build.float_value(name, out));
     program.need_experts(spec.num_experts());
     for (auto& phase : make_experts(name, build.value(x), std::move(spec), routed, build.value(out)))
@@ -248,7 +255,7 @@ void add_head_norm(Program& program, const std::string& name, std::int64_t x, co
 void add_quantize(Program& program, const std::string& name, std::int64_t x, std::int64_t out) {
     const Builder build{program};
     build.same_features(name, build.float_value(name, x), build.value(out));
-    require(build.value(out).is_quantized(), name, "the output must be quantized");
+    require(build.value(out).form.grid != Grid::floats, name, "the output must be rounded");
     program.add(make_quantize(name, build.value(x), build.value(out)));
 }
 
@@ -330,7 +337,7 @@ void bind_products(nb::class_<Program>& type) {
     type.def("attend", &add_attend, nb::arg("name"), nb::arg("q"), nb::arg("layer"), nb::arg("shape"), nb::arg("out"));
     type.def("experts", &add_experts, nb::arg("name"), nb::arg("x"), nb::arg("router"), nb::arg("mlps"),
              nb::arg("experts_per_token"), nb::arg("renormalize"), nb::arg("activation"), nb::arg("routed_x"),
-             nb::arg("routed_hidden"), nb::arg("routed_y"), nb::arg("out"));
+             nb::arg("routed_hidden"), nb::arg("rounded_hidden"), nb::arg("routed_y"), nb::arg("out"));
     type.def("logits", &add_logits, nb::arg("name"), nb::arg("x"), nb::arg("matrix"), nb::arg("bias").none(),
              nb::arg("softcap"));
 }

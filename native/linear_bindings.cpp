@@ -29,7 +29,10 @@ DenseFormat dense_format_named(const std::string& name) {
     if (name == "float32") return DenseFormat::f32;
     if (name == "bfloat16") return DenseFormat::bf16;
     if (name == "float16") return DenseFormat::f16;
-    throw std::invalid_argument("dense format '" + name + "' is not one of float32, bfloat16, float16");
+    if (name == "fp8 e4m3") return DenseFormat::e4m3;
+    if (name == "fp8 e5m2") return DenseFormat::e5m2;
+    throw std::invalid_argument("dense format '" + name +
+                                "' is not one of float32, bfloat16, float16, fp8 e4m3, fp8 e5m2");
 }
 
 const void* pointer(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
@@ -41,9 +44,9 @@ void fill_packed(PackedMatrix& matrix, std::uintptr_t words, std::int64_t row_by
     matrix.fill(source, first_tile, end_tile);
 }
 
-void fill_dense(DenseMatrix& matrix, std::uintptr_t values, std::int64_t row_elements, std::int64_t first_tile,
-                std::int64_t end_tile) {
-    matrix.fill(pointer(values), row_elements, first_tile, end_tile);
+void fill_dense(DenseMatrix& matrix, std::uintptr_t values, std::int64_t row_elements, std::uintptr_t scales,
+                std::int64_t first_tile, std::int64_t end_tile) {
+    matrix.fill(pointer(values), row_elements, static_cast<const float*>(pointer(scales)), first_tile, end_tile);
 }
 
 const Kernels& kernels_of(const std::string& unit) { return *(unit.empty() ? best_unit() : unit_named(unit)).kernels; }
@@ -116,35 +119,47 @@ void dense_row(const DenseMatrix& matrix, std::int64_t output, float multiplier,
     kernels_of(unit).dense_row(matrix.weight(), output, multiplier, y.data());
 }
 
-PackedMatrix::Shape shape_of(std::int32_t bits, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
-                             std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros) {
-    return {bits, outputs, inputs, group, inputs_per_scale, scale_format_named(scale_format), has_zeros};
+std::int32_t code_bits_named(const std::string& codes) {
+    if (codes == "fp4 e2m1") return kFp4;
+    for (const std::int32_t bits : {2, 3, 4, 8}) {
+        if (codes == "int" + std::to_string(bits)) return bits;
+    }
+    throw std::invalid_argument("codes '" + codes + "' are not one of int2, int3, int4, int8, fp4 e2m1");
+}
+
+PackedMatrix::Shape shape_of(const std::string& codes, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
+                             std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros,
+                             float output_scale) {
+    return {code_bits_named(codes),           outputs,   inputs,      group, inputs_per_scale,
+            scale_format_named(scale_format), has_zeros, output_scale};
 }
 
 void bind_packed(nb::module_& module) {
     nb::class_<PackedMatrix>(module, "PackedMatrix", "A quantized matrix in the kernels' layout; owns its memory.")
         .def(
             "__init__",
-            [](PackedMatrix* self, std::int32_t bits, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
-               std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros) {
-                new (self)
-                    PackedMatrix(shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
+            [](PackedMatrix* self, const std::string& codes, std::int64_t outputs, std::int64_t inputs,
+               std::int64_t group, std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros,
+               float output_scale) {
+                new (self) PackedMatrix(
+                    shape_of(codes, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros, output_scale));
             },
-            nb::arg("bits"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
-            nb::arg("scale_format"), nb::arg("has_zeros"), nb::call_guard<nb::gil_scoped_release>())
+            nb::arg("codes"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
+            nb::arg("scale_format"), nb::arg("has_zeros"), nb::arg("output_scale") = 1.0f,
+            nb::call_guard<nb::gil_scoped_release>())
         .def("fill", &fill_packed, nb::arg("words"), nb::arg("row_bytes"), nb::arg("scales"), nb::arg("zeros"),
              nb::arg("first_tile"), nb::arg("end_tile"), nb::call_guard<nb::gil_scoped_release>(),
              "Fill tiles from addresses of the words, scales [outputs, groups] and zeros (or 0).")
         .def_static(
             "bytes_of",
-            [](std::int32_t bits, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
-               std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros) {
+            [](const std::string& codes, std::int64_t outputs, std::int64_t inputs, std::int64_t group,
+               std::int64_t inputs_per_scale, const std::string& scale_format, bool has_zeros, float output_scale) {
                 return PackedMatrix::num_bytes_of(
-                    shape_of(bits, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros));
+                    shape_of(codes, outputs, inputs, group, inputs_per_scale, scale_format, has_zeros, output_scale));
             },
-            nb::arg("bits"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
-            nb::arg("scale_format"), nb::arg("has_zeros"))
-        .def_prop_ro("bits", [](const PackedMatrix& m) { return m.weight().bits; })
+            nb::arg("codes"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("inputs_per_scale"),
+            nb::arg("scale_format"), nb::arg("has_zeros"), nb::arg("output_scale") = 1.0f)
+        .def_prop_ro("bits", [](const PackedMatrix& m) { return storage_bits(m.weight().bits); })
         .def_prop_ro("outputs", [](const PackedMatrix& m) { return m.weight().outputs; })
         .def_prop_ro("inputs", [](const PackedMatrix& m) { return m.weight().inputs; })
         .def_prop_ro("tiles", [](const PackedMatrix& m) { return m.weight().tiles; })
@@ -156,19 +171,19 @@ void bind_dense(nb::module_& module) {
     nb::class_<DenseMatrix>(module, "DenseMatrix", "A float matrix in the kernels' layout; owns its memory.")
         .def(
             "__init__",
-            [](DenseMatrix* self, std::int64_t outputs, std::int64_t inputs, const std::string& format) {
-                new (self) DenseMatrix(outputs, inputs, dense_format_named(format));
-            },
-            nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"), nb::call_guard<nb::gil_scoped_release>())
-        .def("fill", &fill_dense, nb::arg("values"), nb::arg("row_elements"), nb::arg("first_tile"),
+            [](DenseMatrix* self, std::int64_t outputs, std::int64_t inputs, const std::string& format,
+               std::int64_t group) { new (self) DenseMatrix({outputs, inputs, dense_format_named(format), group}); },
+            nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"), nb::arg("group") = 0,
+            nb::call_guard<nb::gil_scoped_release>())
+        .def("fill", &fill_dense, nb::arg("values"), nb::arg("row_elements"), nb::arg("scales"), nb::arg("first_tile"),
              nb::arg("end_tile"), nb::call_guard<nb::gil_scoped_release>(),
-             "Fill tiles from the address of values [outputs, inputs].")
+             "Fill tiles from the addresses of values [outputs, inputs] and scales [outputs, groups] (or 0).")
         .def_static(
             "bytes_of",
-            [](std::int64_t outputs, std::int64_t inputs, const std::string& format) {
-                return DenseMatrix::num_bytes_of(outputs, inputs, dense_format_named(format));
+            [](std::int64_t outputs, std::int64_t inputs, const std::string& format, std::int64_t group) {
+                return DenseMatrix::num_bytes_of({outputs, inputs, dense_format_named(format), group});
             },
-            nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"))
+            nb::arg("outputs"), nb::arg("inputs"), nb::arg("format"), nb::arg("group") = 0)
         .def_prop_ro("outputs", [](const DenseMatrix& m) { return m.weight().outputs; })
         .def_prop_ro("inputs", [](const DenseMatrix& m) { return m.weight().inputs; })
         .def_prop_ro("tiles", [](const DenseMatrix& m) { return m.weight().tiles; })

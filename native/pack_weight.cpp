@@ -1,6 +1,7 @@
 #include "pack_weight.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -11,14 +12,20 @@ namespace octavo {
 namespace {
 
 constexpr std::int64_t scale_bytes(ScaleFormat format) { return format == ScaleFormat::f32 ? 4 : 2; }
-constexpr std::int64_t value_bytes(DenseFormat format) { return format == DenseFormat::f32 ? 4 : 2; }
+constexpr std::int64_t value_bytes(DenseFormat format) {
+    return is_fp8(format) ? 1 : format == DenseFormat::f32 ? 4 : 2;
+}
 
 // int32 sums of one group must hold 255 * 127 a code, and the zero point's share.
 constexpr std::int64_t kMostGroupInputs = 65536;
 
 void check(const PackedMatrix::Shape& s) {
     const auto refuse = [](const std::string& why) { throw std::invalid_argument("packed matrix: " + why); };
-    if (s.bits != 2 && s.bits != 3 && s.bits != 4 && s.bits != 8) refuse("codes have 2, 3, 4 or 8 bits");
+    if (s.bits != 2 && s.bits != 3 && s.bits != 4 && s.bits != 8 && s.bits != kFp4) {
+        refuse("codes have 2, 3, 4 or 8 bits, or are FP4's");
+    }
+    if (s.bits == kFp4 && s.has_zeros) refuse("FP4 codes have no zero points");
+    if (!std::isnormal(s.output_scale)) refuse("the output scale must be a number that is not 0");
     if (s.outputs < 1 || s.inputs < 1) refuse("there must be outputs and inputs");
     const bool whole_row = s.group >= s.inputs;
     if (!whole_row && s.group != 16 && s.group != 32 && (s.group < 64 || s.group % 64 != 0)) {
@@ -41,6 +48,7 @@ PackedWeight describe(const PackedMatrix::Shape& s) {
     w.groups_per_scale = s.inputs_per_scale >= s.inputs ? w.groups : s.inputs_per_scale / s.group;
     w.scale_groups = (w.groups + w.groups_per_scale - 1) / w.groups_per_scale;
     w.scale_format = s.scale_format;
+    w.output_scale = s.output_scale;
     w.tile_bytes = padded_inputs(s.inputs) / kOctetInputs * octet_bytes(s.bits);
     return w;
 }
@@ -50,6 +58,26 @@ std::int64_t code_bytes(const PackedWeight& w) { return w.tiles * w.tile_bytes; 
 std::int64_t all_scale_bytes(const PackedWeight& w) {
     return round_up(scale_lanes(w) * scale_bytes(w.scale_format), 64);
 }
+
+void check(const DenseMatrix::Shape& s) {
+    if (s.outputs < 1 || s.inputs < 1) throw std::invalid_argument("dense matrix: there must be outputs and inputs");
+    constexpr std::int64_t most = DenseMatrix::kMostScaledInputs;
+    if (!is_fp8(s.format) || s.group >= s.inputs || (s.group > 0 && most % s.group == 0)) return;
+    throw std::invalid_argument("FP8 matrix: a scale covers a row, or inputs that divide " + std::to_string(most) +
+                                "; got " + std::to_string(s.group));
+}
+
+DenseWeight describe(const DenseMatrix::Shape& s) {
+    DenseWeight w;
+    w.outputs = s.outputs, w.inputs = s.inputs;
+    w.tiles = round_up(s.outputs, kTileOutputs) / kTileOutputs;
+    w.format = s.format;
+    w.group = is_fp8(s.format) ? std::min(s.group, s.inputs) : s.inputs;
+    w.groups = (s.inputs + w.group - 1) / w.group;
+    return w;
+}
+
+std::int64_t all_value_bytes(const DenseWeight& w) { return w.tiles * kTileOutputs * w.inputs * value_bytes(w.format); }
 
 // Four codes of `bits` bits, lowest first -> four bytes.
 template <int bits>
@@ -133,11 +161,11 @@ void pack_row(const RowCodes& row, std::int64_t octets, std::uint8_t* lane) {
 using PackRow = void (*)(const RowCodes&, std::int64_t, std::uint8_t*);
 
 PackRow row_packer(int bits) {
-    return bits == 8 ? pack_row<8> : bits == 4 ? pack_row<4> : bits == 3 ? pack_row<3> : pack_row<2>;
+    return bits == 8 ? pack_row<8> : bits == 4 || bits == kFp4 ? pack_row<4> : bits == 3 ? pack_row<3> : pack_row<2>;
 }
 
 RowCodes row_codes(const PackedWeight& w, const CodeRows& source, std::int64_t output) {
-    const std::uint32_t middle = 1u << (w.bits - 1);
+    const auto middle = w.bits == kFp4 ? 0u : static_cast<std::uint32_t>(middle_code(w.bits));
     if (output >= w.outputs) return {nullptr, 0, 0, middle};
     const std::int8_t* last_zero = source.zeros ? source.zeros + (output + 1) * w.scale_groups - 1 : nullptr;
     const std::uint32_t zero = last_zero ? *last_zero + middle : middle;
@@ -165,7 +193,9 @@ void transpose_bits(const void* rows, std::int64_t first_row, std::int64_t strid
 }
 
 auto transpose_elements(std::int64_t bytes) {
-    return bytes == 4 ? transpose_bits<std::uint32_t> : transpose_bits<std::uint16_t>;
+    return bytes == 4   ? transpose_bits<std::uint32_t>
+           : bytes == 2 ? transpose_bits<std::uint16_t>
+                        : transpose_bits<std::uint8_t>;
 }
 
 std::int64_t tile_rows(std::int64_t outputs, std::int64_t tile) {
@@ -204,7 +234,7 @@ void PackedMatrix::fill(const CodeRows& source, std::int64_t first_tile, std::in
     std::byte* scales = memory_.data() + code_bytes(w);
     auto* zeros = codes + code_bytes(w) + all_scale_bytes(w);
     const PackRow pack = row_packer(w.bits);
-    const std::int32_t middle = 1 << (w.bits - 1);
+    const std::int32_t middle = middle_code(w.bits);
     for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
         const std::int64_t first = tile * kTileOutputs, count = tile_rows(w.outputs, tile);
         for (std::int64_t lane = 0; lane < kTileOutputs; ++lane) {
@@ -220,23 +250,32 @@ void PackedMatrix::fill(const CodeRows& source, std::int64_t first_tile, std::in
     }
 }
 
-DenseMatrix::DenseMatrix(std::int64_t outputs, std::int64_t inputs, DenseFormat format)
-    : memory_(static_cast<std::size_t>(num_bytes_of(outputs, inputs, format))) {
-    weight_ = {outputs, inputs, round_up(outputs, kTileOutputs) / kTileOutputs, format, memory_.data()};
+DenseMatrix::DenseMatrix(const Shape& shape) : memory_(static_cast<std::size_t>(num_bytes_of(shape))) {
+    weight_ = describe(shape);
+    weight_.values = memory_.data();
+    if (is_fp8(shape.format))
+        weight_.scales = reinterpret_cast<const float*>(memory_.data() + all_value_bytes(weight_));
 }
 
-std::int64_t DenseMatrix::num_bytes_of(std::int64_t outputs, std::int64_t inputs, DenseFormat format) {
-    if (outputs < 1 || inputs < 1) throw std::invalid_argument("dense matrix: there must be outputs and inputs");
-    return round_up(outputs, kTileOutputs) * inputs * value_bytes(format);
+std::int64_t DenseMatrix::num_bytes_of(const Shape& shape) {
+    check(shape);
+    const DenseWeight w = describe(shape);
+    return all_value_bytes(w) + (is_fp8(shape.format) ? w.tiles * w.groups * kTileOutputs * 4 : 0);
 }
 
-void DenseMatrix::fill(const void* values, std::int64_t row_elements, std::int64_t first_tile, std::int64_t end_tile) {
+void DenseMatrix::fill(const void* values, std::int64_t row_elements, const float* scales, std::int64_t first_tile,
+                       std::int64_t end_tile) {
     check_tiles(first_tile, end_tile, weight_.tiles);
+    if ((scales != nullptr) != is_fp8(weight_.format)) throw std::invalid_argument("FP8 has scales, nothing else has");
     const auto transpose = transpose_elements(value_bytes(weight_.format));
+    auto* packed_scales = reinterpret_cast<float*>(memory_.data() + all_value_bytes(weight_));
+    const auto in_units = [unit = fp8_unit(weight_.format)](float scale) { return scale * unit; };
     for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
-        const std::int64_t first = tile * kTileOutputs;
-        transpose(values, first, row_elements, tile_rows(weight_.outputs, tile), weight_.inputs, memory_.data(),
-                  first * weight_.inputs);
+        const std::int64_t first = tile * kTileOutputs, rows = tile_rows(weight_.outputs, tile);
+        transpose(values, first, row_elements, rows, weight_.inputs, memory_.data(), first * weight_.inputs);
+        if (scales == nullptr) continue;
+        const std::int64_t groups = weight_.groups;
+        transpose_rows(scales + first * groups, groups, rows, groups, packed_scales + first * groups, in_units);
     }
 }
 

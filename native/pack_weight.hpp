@@ -23,11 +23,12 @@ class PackedMatrix {
 public:
     // What a matrix is; `group` inputs between float rescales, `inputs_per_scale` a multiple of it, or at least a row.
     struct Shape {
-        std::int32_t bits = 4;
+        std::int32_t bits = 4;  // 2, 3, 4, 8 or kFp4
         std::int64_t outputs = 0, inputs = 0;
         std::int64_t group = 0, inputs_per_scale = 0;
         ScaleFormat scale_format = ScaleFormat::f16;
         bool has_zeros = false;
+        float output_scale = 1.0f;
     };
 
     // Throws std::invalid_argument for a shape that the layout cannot hold, std::bad_alloc.
@@ -46,14 +47,24 @@ private:
 
 class DenseMatrix {
 public:
-    DenseMatrix(std::int64_t outputs, std::int64_t inputs, DenseFormat format);
+    // `group` inputs share a scale of FP8 values: a divisor of kMostScaledInputs, or at least a row; other formats have
+    // no scales. Throws std::invalid_argument, std::bad_alloc.
+    struct Shape {
+        std::int64_t outputs = 0, inputs = 0;
+        DenseFormat format = DenseFormat::f32;
+        std::int64_t group = 0;
+    };
+    static constexpr std::int64_t kMostScaledInputs = 256;
+
+    explicit DenseMatrix(const Shape& shape);
 
     const DenseWeight& weight() const { return weight_; }
     std::int64_t num_bytes() const { return static_cast<std::int64_t>(memory_.num_bytes()); }
-    static std::int64_t num_bytes_of(std::int64_t outputs, std::int64_t inputs, DenseFormat format);
+    static std::int64_t num_bytes_of(const Shape& shape);
 
-    // `values` [outputs, inputs] in the matrix's format, rows `row_elements` apart.
-    void fill(const void* values, std::int64_t row_elements, std::int64_t first_tile, std::int64_t end_tile);
+    // `values` [outputs, inputs] in the matrix's format, rows `row_elements` apart; `scales` [outputs, groups] or null.
+    void fill(const void* values, std::int64_t row_elements, const float* scales, std::int64_t first_tile,
+              std::int64_t end_tile);
 
 private:
     DenseWeight weight_;

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <stdexcept>
 #include <tuple>
 
@@ -27,6 +28,19 @@ Domain domain_named(const std::string& name) {
     if (name == "logits") return Domain::logits;
     if (name == "routed") return Domain::routed;
     throw std::invalid_argument("domain '" + name + "' is not one of tokens, logits, routed");
+}
+
+ScaleSource scale_source_named(const std::string& name) {
+    if (name == "group") return ScaleSource::group;
+    if (name == "row") return ScaleSource::row;
+    if (name == "fixed") return ScaleSource::fixed;
+    throw std::invalid_argument("scale source '" + name + "' is not one of group, row, fixed");
+}
+
+// A calibrated scale must be a normal number, or there must be none.
+float checked_scale(const std::string& source, float scale) {
+    if (source == "fixed" ? std::isnormal(scale) && scale > 0 : scale == 0.0f) return scale;
+    throw std::invalid_argument("scale " + std::to_string(scale) + ": a fixed one must be positive, others 0");
 }
 
 void run_step(Program& program, std::vector<std::int32_t> tokens, const Chunks& chunks,
@@ -71,12 +85,28 @@ void bind_values(nb::class_<Program>& type) {
             return p.values().add_slot(bytes_per_row, domain_named(domain));
         },
         nb::arg("bytes_per_row"), nb::arg("domain") = "tokens");
-    type.def("float_rows",
-             [](Program& p, std::int64_t slot, std::int64_t features) { return p.values().add({slot, features, 0}); });
-    type.def("quantized_rows", [](Program& p, std::int64_t slot, std::int64_t features, std::int64_t group) {
-        if (group < 1) throw std::invalid_argument("a group has at least one feature");
-        return p.values().add({slot, features, group});
+    type.def("float_rows", [](Program& p, std::int64_t slot, std::int64_t features) {
+        return p.values().add({slot, features, {}, Domain::tokens});
     });
+    type.def(
+        "quantized_rows",
+        [](Program& p, std::int64_t slot, std::int64_t features, std::int64_t group, const std::string& source,
+           float scale) {
+            if (group < 1) throw std::invalid_argument("a group has at least one feature");
+            const Form form{Grid::int8, group, scale_source_named(source), checked_scale(source, scale)};
+            return p.values().add({slot, features, form, Domain::tokens});
+        },
+        nb::arg("slot"), nb::arg("features"), nb::arg("group"), nb::arg("source") = "group", nb::arg("scale") = 0.0f,
+        "int8 rows; the scale is each group's own, each row's own (source row) or `scale` (source fixed).");
+    type.def(
+        "e4m3_rows",
+        [](Program& p, std::int64_t slot, std::int64_t features, const std::string& source, float scale) {
+            const Form form{Grid::e4m3, 0, scale_source_named(source), checked_scale(source, scale)};
+            if (form.source == ScaleSource::group)
+                throw std::invalid_argument("E4M3 rows have a scale each, or a fixed one");
+            return p.values().add({slot, features, form, Domain::tokens});
+        },
+        nb::arg("slot"), nb::arg("features"), nb::arg("source") = "row", nb::arg("scale") = 0.0f);
     type.def_static("float_row_bytes", &Values::float_row_bytes);
     type.def_static("quantized_row_bytes", &Values::quantized_row_bytes);
     type.def("rope_table", [](Program& p, std::int64_t half) { return p.ropes().add(half); });
@@ -170,10 +200,11 @@ void bind_program(nb::module_& module) {
         .def(
             "__init__",
             [](KvStore* store, const KvStore::Layers& layers, std::int64_t num_blocks, std::int64_t block_size,
-               const std::string& format) {
-                new (store) KvStore(layers, num_blocks, block_size, kv_format_named(format));
+               const std::string& format, const KvStore::HeadScales& scales) {
+                new (store) KvStore(layers, num_blocks, block_size, kv_format_named(format), scales);
             },
-            nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("format"))
+            nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("format"),
+            nb::arg("scales") = KvStore::HeadScales{})
         .def_prop_ro("num_bytes", &KvStore::num_bytes)
         .def("copy_block", &KvStore::copy_block, nb::arg("source"), nb::arg("target"))
         .def_static(

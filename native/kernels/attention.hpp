@@ -248,7 +248,14 @@ void attend_part(const AttentionShape& shape, const KvLayer& layer, const Attent
             attend_tiles<L, std::uint16_t>(run, layer);
             break;
         case KvFormat::int8:
+        case KvFormat::int8_fixed:
             attend_tiles<L, std::int8_t>(run, layer);
+            break;
+        case KvFormat::e4m3:
+            attend_tiles<L, E4m3Code>(run, layer);
+            break;
+        case KvFormat::e5m2:
+            attend_tiles<L, E5m2Code>(run, layer);
             break;
     }
     leave_part<L>(run, out);

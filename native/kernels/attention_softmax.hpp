@@ -29,6 +29,7 @@ void finish_scores(const TileView<Element>& tile, TileRange range, float scale, 
     for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
         typename L::F score = L::mul(L::load(scores + slab * kLanes), L::set(scale));
         if (tile.key_scales[slab]) score = L::mul(score, L::load(tile.key_scales[slab]));
+        if (tile.key_scale != 1.0f) score = L::mul(score, L::set(tile.key_scale));
         if (softcap != 0.0f) score = capped<L>(score, L::set(softcap));
         L::store(scores + slab * kLanes, score);
     }
@@ -71,12 +72,13 @@ void raise_highest(int num_rows, const float* tops, float* highest, float* fades
     L::store(highest, after);
 }
 
-// int8 values are codes: the weight of a position carries their scale, after the total was taken.
+// Values that are codes: the weight of a position carries their scale, after the total was taken.
 template <typename L, typename Element>
 void scale_weights(const TileView<Element>& tile, TileRange range, float* weights) {
     for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
         float* const weight = weights + slab * kLanes;
         if (tile.value_scales[slab]) L::store(weight, L::mul(L::load(weight), L::load(tile.value_scales[slab])));
+        if (tile.value_scale != 1.0f) L::store(weight, L::mul(L::load(weight), L::set(tile.value_scale)));
     }
 }
 

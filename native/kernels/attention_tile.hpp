@@ -7,6 +7,7 @@
 #include "kernels/attention_item.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/kv_layer.hpp"
+#include "kernels/packed_weight.hpp"
 
 namespace octavo {
 namespace {
@@ -34,6 +35,14 @@ constexpr TileRange range_in_tile(std::int64_t first, std::int64_t end, std::int
                                                                                      : static_cast<int>(high)};
 }
 
+// Elements that are FP8 codes.
+struct E4m3Code {
+    std::uint8_t bits;
+};
+struct E5m2Code {
+    std::uint8_t bits;
+};
+
 template <typename Element>
 struct TileView {
     const Element* keys[kTileSlabs];        // slab: [head_dim][key_stride], the first 16 of each row are its positions
@@ -43,6 +52,7 @@ struct TileView {
     const float* key_scales[kTileSlabs];  // [16]; null unless int8
     const float* value_scales[kTileSlabs];
     std::int64_t key_stride, value_stride;
+    float key_scale, value_scale;  // of all positions; 1 without calibrated scales
 };
 
 // Only the slabs of `range` are looked up: the block table may end there.
@@ -51,6 +61,9 @@ TileView<Element> view_tile(const KvLayer& layer, const AttentionItem& item, std
     TileView<Element> view = {};
     view.key_stride = layer.block_size;
     view.value_stride = layer.head_dim;
+    const float unit = layer.format == KvFormat::e4m3 ? fp8_unit(DenseFormat::e4m3) : 1.0f;
+    view.key_scale = layer.key_scale(item.kv_head) * unit;
+    view.value_scale = layer.value_scale(item.kv_head) * unit;
     for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
         const std::int64_t position = tile + slab * kLanes, offset = position % layer.block_size;
         const std::int64_t block = item.block_table[position / layer.block_size];
@@ -87,6 +100,14 @@ template <typename L>
 [[gnu::always_inline]] inline typename L::F load_elements(const std::int8_t* p) {
     return L::load_i8(p);
 }
+template <typename L>
+[[gnu::always_inline]] inline typename L::F load_elements(const E4m3Code* p) {
+    return L::load_e4m3(&p->bits);
+}
+template <typename L>
+[[gnu::always_inline]] inline typename L::F load_elements(const E5m2Code* p) {
+    return L::load_e5m2(&p->bits);
+}
 
 // `count` elements that may be the last of their block, so that nothing behind them is read.
 template <typename L, typename Element>
@@ -103,6 +124,8 @@ TileView<float> convert_tile(const TileView<Element>& tile, std::int64_t head_di
     TileView<float> out = {};
     out.key_stride = kLanes;
     out.value_stride = padded;
+    out.key_scale = tile.key_scale;
+    out.value_scale = tile.value_scale;
     for (int slab = range.first_slab(); slab < range.end_slab(); ++slab) {
         float* const keys = scratch + slab * head_dim * kLanes;
         float* const values = scratch + kKeyTile * head_dim + slab * kLanes * padded;

@@ -1,7 +1,7 @@
 // Integer dot products with AVX2: vpmaddubsw multiplies unsigned by signed bytes and adds pairs into int16.
 //
 // Codes of up to 4 bits: a step adds at most 2 * 15 * 127 to an int16 lane, so 8 steps (an octet) fit and only then are
-// lanes widened to int32. Codes of 8 bits could saturate (2 * 255 * 127), so they are centred first and the sign moves
+// lanes widened to int32; FP4's of 5 bits, up to 24, fit four steps. Codes of 8 bits could saturate (2 * 255 * 127), so they are centred first and the sign moves
 // to the activation: |code - 128| <= 128 times at most 127, twice, is 32,512.
 #pragma once
 
@@ -46,12 +46,14 @@ struct DotAvx2 {
         if constexpr (code_bits == 8) {
             add_wide<stored, first, end>(octet, x, x_stride, totals);
         } else {
+            constexpr int fitting = code_bits == kFp4 && end - first > 4 ? first + 4 : end;
             Step sums[rows] = {};
-            add_narrow<stored, first, end>(octet, x, x_stride, sums);
+            add_narrow<stored, first, fitting>(octet, x, x_stride, sums);
             for (int row = 0; row < rows; ++row) {
                 totals[row].low = _mm256_add_epi32(totals[row].low, widen(sums[row].low));
                 totals[row].high = _mm256_add_epi32(totals[row].high, widen(sums[row].high));
             }
+            if constexpr (fitting < end) dot<stored, code_bits, fitting, end>(octet, x, x_stride, totals);
         }
     }
 
@@ -67,6 +69,7 @@ private:
 
     template <int bits, int index>
     static __m256i half_step(const std::uint8_t* octet) {
+        if constexpr (bits == kFp4) return _mm256_shuffle_epi8(fp4_table(), half_step<4, index>(octet));
         const __m256i plane = load(octet + low_plane(bits, index));
         if constexpr (bits == 8) return plane;
         const __m256i mask = _mm256_set1_epi8(static_cast<char>(low_mask(bits)));
@@ -74,6 +77,10 @@ private:
         if constexpr (bits != 3) return low;
         const __m256i third = shifted_down<index - 2>(load(octet + kHighPlane));
         return _mm256_or_si256(low, _mm256_and_si256(third, _mm256_set1_epi8(4)));
+    }
+
+    static __m256i fp4_table() {
+        return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kFp4Codes)));
     }
 
     // Four activations of one row in every lane.

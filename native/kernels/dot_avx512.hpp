@@ -22,6 +22,7 @@ struct DotAvx512 {
 
     template <int bits, int index>
     static Step step(const std::uint8_t* octet) {
+        if constexpr (bits == kFp4) return _mm512_shuffle_epi8(fp4_table(), step<4, index>(octet));
         const __m512i plane = _mm512_loadu_si512(octet + low_plane(bits, index));
         if constexpr (bits == 8) return plane;
         const __m512i mask = _mm512_set1_epi8(static_cast<char>(low_mask(bits)));
@@ -49,6 +50,9 @@ struct DotAvx512 {
     }
 
 private:
+    static __m512i fp4_table() {
+        return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kFp4Codes)));
+    }
     // Bits that cross into a neighbouring byte are masked away afterwards.
     template <int shift>
     static __m512i shifted_down(__m512i v) {

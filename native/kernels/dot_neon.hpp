@@ -1,7 +1,7 @@
 // Integer dot products with NEON's dotprod extension (Armv8.2): SDOT multiplies signed by signed bytes and adds four
 // neighbours to an int32 lane.
 //
-// Codes of up to 4 bits are signed bytes as they are; codes of 8 bits are centred. So USDOT of the i8mm extension would
+// Codes of up to 5 bits are signed bytes as they are; codes of 8 bits are centred. So USDOT of the i8mm extension would
 // save one exclusive-or a step and nothing else, and its matrix products (SMMLA) want eight inputs of one output side
 // by side, another layout than the one all units share: i8mm is not used.
 #pragma once
@@ -68,6 +68,7 @@ private:
 
     template <int bits, int index>
     static uint8x16_t quarter_step(const std::uint8_t* octet) {
+        if constexpr (bits == kFp4) return vqtbl1q_u8(vld1q_u8(kFp4Codes), quarter_step<4, index>(octet));
         const uint8x16_t plane = vld1q_u8(octet + low_plane(bits, index));
         if constexpr (bits == 8) return plane;
         const uint8x16_t mask = vdupq_n_u8(low_mask(bits));

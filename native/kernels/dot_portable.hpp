@@ -6,7 +6,7 @@
 //     Totals                            Lanes::I, 16 int32 sums, one for each output of a tile
 //     Step                              the 64 codes of one step in registers
 //     centre(code_bits)                 what dot() subtracts from each code (0, or 128 where bytes must be signed)
-//     step<bits, index>(octet)          step `index` (0..7) of an octet packed with `bits` bits
+//     step<bits, index>(octet)          step `index` (0..7) of an octet packed with `bits` bits, or of kFp4
 //     store_step(p, step)               as 64 bytes, which is the 8-bit packing of the same codes; p is aligned to 64
 //     load_zeros(p)                     16 bytes -> Totals
 //     dot<stored, code_bits, first, end>(octet, x, x_stride, totals)
@@ -53,6 +53,11 @@ private:
     template <int bits>
     [[gnu::noinline]] static Step step_at(const std::uint8_t* octet, int index) {
         Step out;
+        if constexpr (bits == kFp4) {
+            out = step_at<4>(octet, index);
+            for (std::uint8_t& code : out.code) code = kFp4Codes[code];
+            return out;
+        }
         const std::uint8_t* plane = octet + low_plane(bits, index);
         const int shift = low_shift(bits, index);
         for (int i = 0; i < kStepBytes; ++i) out.code[i] = (plane[i] >> shift) & low_mask(bits);

@@ -27,9 +27,12 @@ struct Kernels {
     void (*packed_row)(const PackedWeight& weight, std::int64_t output, float multiplier, float* y);
     void (*dense_row)(const DenseWeight& weight, std::int64_t output, float multiplier, float* y);
 
-    // One row: quantize `features` floats into row `row` of `out`, from feature `first` (a multiple of out.group).
+    // One row: quantize `features` floats into row `row` of `out`, from feature `first` (a multiple of out.group). All of
+    // the row where the scale is the row's.
     void (*quantize_row)(const float* x, std::int64_t features, const QuantizedRows& out, std::int64_t row,
                          std::int64_t first);
+    // x rounded to E4M3 times a scale, in place: `fixed_scale`, or, if that is 0, the row's own (x is all of it then).
+    void (*round_e4m3)(float* x, std::int64_t features, float fixed_scale);
     // y = x / sqrt(mean(x^2) + eps) * weight; y may be x.
     void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t features, float* y);
     // y += x, y may have a tail.

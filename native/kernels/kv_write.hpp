@@ -7,6 +7,7 @@
 
 #include "kernels/kv_layer.hpp"
 #include "kernels/quantize_row.hpp"
+#include "kernels/round_row.hpp"
 
 namespace octavo {
 namespace {
@@ -26,6 +27,26 @@ void store_elements(std::uint16_t* out, const float* x, std::int64_t count) {
         L::store_bf16(tail, L::load_partial(x + i, lanes));
         std::memcpy(out + i, tail, static_cast<std::size_t>(lanes) * sizeof tail[0]);
     });
+}
+
+// `count` codes of FP8. What is not finite is stored as the largest, as FP8 has no infinity that is told apart.
+template <typename L, typename Format>
+void store_fp8(std::uint8_t* out, const float* x, std::int64_t count, float scale) {
+    const typename L::F divisor = L::set(scale);
+    each_lanes(count, [&](std::int64_t i, int lanes) {
+        float rounded[kLanes];
+        L::store(rounded, round_to<L, Format>(L::div(load_lanes<L>(x + i, lanes), divisor)));
+        for (int lane = 0; lane < lanes; ++lane) out[i + lane] = fp8_code<Format>(rounded[lane]);
+    });
+}
+
+// `count` elements with a scale that is known before.
+template <typename L>
+void store_scaled_elements(KvFormat format, std::byte* out, const float* x, std::int64_t count, float scale) {
+    auto* const bytes = reinterpret_cast<std::uint8_t*>(out);
+    if (format == KvFormat::e4m3) return store_fp8<L, E4m3>(bytes, x, count, scale);
+    if (format == KvFormat::e5m2) return store_fp8<L, E5m2>(bytes, x, count, scale);
+    write_clamped_codes<L>(x, count, scale, reinterpret_cast<std::int8_t*>(out));
 }
 
 template <typename Element>
@@ -57,6 +78,16 @@ float write_int8_key(const KvLayer& layer, std::int8_t* column, const float* key
 }
 
 template <typename L>
+void write_scaled_key(const KvLayer& layer, std::byte* column, const float* key, float scale) {
+    for (std::int64_t first = 0; first < layer.head_dim; first += kWriteFeatures) {
+        const std::int64_t left = layer.head_dim - first, count = left < kWriteFeatures ? left : kWriteFeatures;
+        std::byte codes[kWriteFeatures];
+        store_scaled_elements<L>(layer.format, codes, key + first, count, scale);
+        scatter(codes, count, layer.block_size, column + first * layer.block_size);
+    }
+}
+
+template <typename L>
 void write_key(const KvLayer& layer, std::int64_t block, std::int64_t offset, std::int64_t head, const float* key) {
     std::byte* const keys = layer.keys(block, head);
     switch (layer.format) {
@@ -67,6 +98,9 @@ void write_key(const KvLayer& layer, std::int64_t block, std::int64_t offset, st
         case KvFormat::int8:
             layer.key_scales(block, head)[offset] =
                 write_int8_key<L>(layer, reinterpret_cast<std::int8_t*>(keys) + offset, key);
+            return;
+        default:
+            return write_scaled_key<L>(layer, keys + offset, key, layer.key_scale(head));
     }
 }
 
@@ -83,6 +117,9 @@ void write_value(const KvLayer& layer, std::int64_t block, std::int64_t offset, 
         case KvFormat::int8:
             layer.value_scales(block, head)[offset] =
                 quantize_int8<L>(value, layer.head_dim, reinterpret_cast<std::int8_t*>(values) + at, &sum);
+            return;
+        default:
+            return store_scaled_elements<L>(layer.format, values + at, value, layer.head_dim, layer.value_scale(head));
     }
 }
 

@@ -15,12 +15,13 @@ constexpr std::int64_t kFewRows = 8;
 constexpr std::int64_t kBlockBytes = 256 * 1024;
 
 template <typename D, int bits, int rows, typename Operands>
-void few_rows_of_tile(const Operands& tile, const QuantizedRows& x, const GroupRange& range, int outputs, Rows y) {
+void few_rows_of_tile(const Operands& tile, const QuantizedRows& x, const GroupRange& range, float scale, int outputs,
+                      Rows y) {
     using L = typename D::Lanes;
     typename L::F sums[rows];
     for (int row = 0; row < rows; ++row) sums[row] = L::zero();
     add_groups<D, bits, bits>(tile, x, range, sums);
-    for (int row = 0; row < rows; ++row) store_outputs<L>(y.row(row), sums[row], outputs);
+    for (int row = 0; row < rows; ++row) store_scaled<L>(y.row(row), sums[row], scale, outputs);
 }
 
 template <typename D, int bits>
@@ -30,7 +31,8 @@ void one_row_linear(const PackedWeight& weight, const QuantizedRows& x, std::int
     for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
         const StoredOperands operands = stored_operands(StoredTile<D>(weight, tile));
         const Rows y_tile = y.from(0, (tile - first_tile) * kTileOutputs);
-        few_rows_of_tile<D, bits, 1>(operands, x, range, tile_outputs(weight.outputs, tile), y_tile);
+        few_rows_of_tile<D, bits, 1>(operands, x, range, weight.output_scale, tile_outputs(weight.outputs, tile),
+                                     y_tile);
     }
 }
 
@@ -46,7 +48,8 @@ void few_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::in
         const int outputs = tile_outputs(weight.outputs, tile);
         const Rows y_tile = y.from(0, (tile - first_tile) * kTileOutputs);
         for_row_blocks<kRowBlock>(num_rows, [&]<int rows>(std::int64_t row) {
-            few_rows_of_tile<D, bits, rows>(operands, x.from(row), range, outputs, y_tile.from(row));
+            few_rows_of_tile<D, bits, rows>(operands, x.from(row), range, weight.output_scale, outputs,
+                                            y_tile.from(row));
         });
     }
 }
@@ -56,6 +59,7 @@ void rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::int64_
                  std::int64_t end_tile, Rows y, std::byte* scratch) {
     if (weight.bits == 8) return few_rows_linear<D, 8>(weight, x, num_rows, first_tile, end_tile, y, scratch);
     if (num_rows > kFewRows) return many_rows_linear<D>(weight, x, num_rows, first_tile, end_tile, y, scratch);
+    if (weight.bits == kFp4) return few_rows_linear<D, kFp4>(weight, x, num_rows, first_tile, end_tile, y, scratch);
     if (weight.bits == 4) return few_rows_linear<D, 4>(weight, x, num_rows, first_tile, end_tile, y, scratch);
     if (weight.bits == 3) return few_rows_linear<D, 3>(weight, x, num_rows, first_tile, end_tile, y, scratch);
     few_rows_linear<D, 2>(weight, x, num_rows, first_tile, end_tile, y, scratch);

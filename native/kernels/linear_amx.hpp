@@ -26,7 +26,8 @@ struct AmxScratch {
     float* scales;              // [groups][16]
     std::int32_t* corrections;  // [groups][16]
     std::int32_t* totals;       // [slots][16 rows][16 outputs]
-    QuantizedRows last_rows;    // 16 rows: the last ones, and zeros
+    float output_scale;
+    QuantizedRows last_rows;  // 16 rows: the last ones, and zeros
 };
 
 // Cuts memory into pieces that start on cache lines, and counts them.
@@ -97,7 +98,7 @@ inline void unpack_quads(const std::uint8_t* codes, std::int64_t first, std::int
 // What is subtracted from the codes of a scale group: each output's zero point in its four bytes.
 template <int bits>
 inline __m512i middle_of(const StoredTile<DotAvx512>& tile, std::int64_t scale_group) {
-    if (bits == 8 || !tile.has_zeros()) return _mm512_set1_epi8(static_cast<char>(1 << (bits - 1)));
+    if (bits == 8 || !tile.has_zeros()) return _mm512_set1_epi8(static_cast<char>(middle_code(bits)));
     return _mm512_mullo_epi32(tile.zeros(scale_group), _mm512_set1_epi32(0x01010101));
 }
 
@@ -162,10 +163,11 @@ inline std::int32_t* totals_of(const AmxScratch& panel, std::int64_t slot) {
     for (int row = 0; row < kAmxRows; ++row) sums[row] = _mm512_setzero_ps();
 }
 
-[[gnu::always_inline]] inline void store_sums(const AmxSums& sums, std::int64_t num_rows, int outputs, Rows y) {
+[[gnu::always_inline]] inline void store_sums(const AmxSums& sums, std::int64_t num_rows, float scale, int outputs,
+                                              Rows y) {
 #pragma GCC unroll 16
     for (int row = 0; row < kAmxRows; ++row) {
-        if (row < num_rows) store_outputs<Avx512>(y.row(row), sums[row], outputs);
+        if (row < num_rows) store_scaled<Avx512>(y.row(row), sums[row], scale, outputs);
     }
 }
 
@@ -181,7 +183,7 @@ inline void multiply_rows(const AmxScratch& panel, const QuantizedRows& x, Group
         const std::int64_t done = group - kGroupsBehind;
         rescale<corrected>(totals_of(panel, done % kAmxSlots), panel, x, done, sums);
     }
-    store_sums(sums, num_rows, outputs, y);
+    store_sums(sums, num_rows, panel.output_scale, outputs, y);
 }
 
 // The same where a row is one group: there is nothing to rescale meanwhile, so blocks of rows take turns instead, and
@@ -194,7 +196,8 @@ inline void multiply_row_blocks(const AmxScratch& panel, const QuantizedRows& x,
         AmxSums sums;
         clear_sums(sums);
         rescale<corrected>(totals_of(panel, block), panel, x.from(block * kAmxRows), 0, sums);
-        store_sums(sums, block + 1 < blocks ? kAmxRows : num_last, outputs, y.from(block * kAmxRows));
+        store_sums(sums, block + 1 < blocks ? kAmxRows : num_last, panel.output_scale, outputs,
+                   y.from(block * kAmxRows));
     }
 }
 
@@ -242,8 +245,10 @@ void rows_of_bits_amx(const PackedWeight& weight, const QuantizedRows& x, std::i
 inline void many_rows_amx(const PackedWeight& weight, const QuantizedRows& x, std::int64_t num_rows,
                           std::int64_t first_tile, std::int64_t end_tile, Rows y, std::byte* scratch) {
     Cutter cutter(scratch);
-    const AmxScratch panel = cut_scratch(cutter, weight.inputs, weight.groups, weight.group);
+    AmxScratch panel = cut_scratch(cutter, weight.inputs, weight.groups, weight.group);
+    panel.output_scale = weight.output_scale;
     if (weight.bits == 8) return rows_of_bits_amx<8>(weight, x, num_rows, first_tile, end_tile, y, panel);
+    if (weight.bits == kFp4) return rows_of_bits_amx<kFp4>(weight, x, num_rows, first_tile, end_tile, y, panel);
     if (weight.bits == 4) return rows_of_bits_amx<4>(weight, x, num_rows, first_tile, end_tile, y, panel);
     if (weight.bits == 3) return rows_of_bits_amx<3>(weight, x, num_rows, first_tile, end_tile, y, panel);
     rows_of_bits_amx<2>(weight, x, num_rows, first_tile, end_tile, y, panel);

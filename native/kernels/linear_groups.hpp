@@ -82,7 +82,8 @@ constexpr std::int64_t kFetchAhead = 4096;
 template <int stored, int code_bits>
 [[gnu::always_inline]] inline void fetch_ahead(const std::uint8_t* octet) {
     if constexpr (stored == code_bits) {
-        for (int line = 0; line < stored; ++line) __builtin_prefetch(octet + kFetchAhead + line * kStepBytes);
+        for (int line = 0; line < storage_bits(stored); ++line)
+            __builtin_prefetch(octet + kFetchAhead + line * kStepBytes);
     }
 }
 

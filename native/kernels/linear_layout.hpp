@@ -1,6 +1,6 @@
 // Where a step's codes are inside a packed tile (the picture is in packed_weight.hpp).
 //
-// The unit is an octet: 8 steps, 32 inputs, 64 * bits bytes at every width. Half an octet, 16 inputs, is the smallest
+// The unit is an octet: 8 steps, 32 inputs, 64 bytes for each bit of a code. Half an octet, 16 inputs, is the smallest
 // group. A step is one or two byte planes of 64 bytes, shifted and masked; positions are compile-time constants.
 #pragma once
 
@@ -14,9 +14,10 @@ namespace octavo {
 constexpr std::int64_t kQuadInputs = 16;   // 4 steps
 constexpr std::int64_t kOctetInputs = 32;  // 8 steps
 
-constexpr std::int64_t octet_bytes(int bits) { return kStepBytes * bits; }
+constexpr std::int64_t octet_bytes(int bits) { return kStepBytes * storage_bits(bits); }
 
-// The plane that holds the low bits of step `index` (0..7) of an octet: its first byte, the shift down, the mask.
+// The plane that holds the low bits of step `index` (0..7) of an octet: its first byte, the shift down, the mask. Bits are
+// those in memory.
 constexpr std::int64_t low_plane(int bits, int index) {
     return kStepBytes * (bits == 8 ? index : bits == 4 ? index / 2 : index / 4);
 }

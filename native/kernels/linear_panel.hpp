@@ -13,7 +13,7 @@ namespace octavo {
 namespace {
 
 constexpr int kRowBlock = 4;
-constexpr int kPanelBits = 4;                         // codes of a panel are below 2^4
+constexpr int kPanelBits = 4;                         // codes of a panel are below 2^4; FP4's below 2^5
 constexpr std::int64_t kPanelInputs = 1536;           // 24 KiB of unpacked codes: most of a first-level cache
 constexpr std::int64_t kPanelBytesPerInput = 16 + 8;  // codes; scales and offsets, at most one each for 16 inputs
 
@@ -40,17 +40,19 @@ GroupOperands make_panel(const StoredTile<D>& tile, const GroupRange& range, std
     auto* steps = reinterpret_cast<std::uint8_t*>(scratch);
     const std::int64_t octets = (range.end_quad() + 1) / 2 - range.first_quad() / 2;
     GroupOperands panel = load_operands(tile, range, scratch + octets * octet_bytes(8));
-    const auto unpack = tile.weight.bits == 4   ? unpack_codes<D, 4>
-                        : tile.weight.bits == 3 ? unpack_codes<D, 3>
-                                                : unpack_codes<D, 2>;
+    const auto unpack = tile.weight.bits == kFp4 ? unpack_codes<D, kFp4>
+                        : tile.weight.bits == 4  ? unpack_codes<D, 4>
+                        : tile.weight.bits == 3  ? unpack_codes<D, 3>
+                                                 : unpack_codes<D, 2>;
     unpack(tile, range, steps);
     panel.codes = steps;
     return panel;
 }
 
-template <typename D>
+// `scale` multiplies the sums behind the range: the weight's output scale where it is the last.
+template <typename D, int code_bits>
 void many_rows_of_tile(const GroupOperands& tile, const QuantizedRows& x, std::int64_t num_rows,
-                       const GroupRange& range, int outputs, Rows y) {
+                       const GroupRange& range, float scale, int outputs, Rows y) {
     using L = typename D::Lanes;
     for_row_blocks<kRowBlock>(num_rows, [&]<int rows>(std::int64_t first_row) {
         const Rows out = y.from(first_row);
@@ -58,8 +60,8 @@ void many_rows_of_tile(const GroupOperands& tile, const QuantizedRows& x, std::i
         for (int row = 0; row < rows; ++row) {
             sums[row] = range.first == 0 ? L::zero() : load_outputs<L>(out.row(row), outputs);
         }
-        add_groups<D, 8, kPanelBits>(tile, x.from(first_row), range, sums);
-        for (int row = 0; row < rows; ++row) store_outputs<L>(out.row(row), sums[row], outputs);
+        add_groups<D, 8, code_bits>(tile, x.from(first_row), range, sums);
+        for (int row = 0; row < rows; ++row) store_scaled<L>(out.row(row), sums[row], scale, outputs);
     });
 }
 
@@ -74,12 +76,14 @@ void many_rows_linear(const PackedWeight& weight, const QuantizedRows& x, std::i
                       std::int64_t first_tile, std::int64_t end_tile, Rows y, std::byte* scratch) {
     const GroupRange all = whole_range(weight);
     const std::int64_t panel = panel_groups(weight);
+    const auto multiply = weight.bits == kFp4 ? many_rows_of_tile<D, kFp4> : many_rows_of_tile<D, kPanelBits>;
     for (std::int64_t group = 0; group < weight.groups; group += panel) {
         const GroupRange range = all.part(group, lesser(group + panel, weight.groups));
+        const float scale = range.end == weight.groups ? weight.output_scale : 1.0f;
         for (std::int64_t tile = first_tile; tile < end_tile; ++tile) {
             const StoredTile<D> stored(weight, tile);
-            many_rows_of_tile<D>(make_panel<D>(stored, range, scratch), x, num_rows, range,
-                                 tile_outputs(weight.outputs, tile), y.from(0, (tile - first_tile) * kTileOutputs));
+            multiply(make_panel<D>(stored, range, scratch), x, num_rows, range, scale,
+                     tile_outputs(weight.outputs, tile), y.from(0, (tile - first_tile) * kTileOutputs));
         }
     }
 }

@@ -41,6 +41,11 @@ void store_outputs(float* y, typename L::F sums, int outputs) {
 }
 
 template <typename L>
+void store_scaled(float* y, typename L::F sums, float scale, int outputs) {
+    store_outputs<L>(y, L::mul(sums, L::set(scale)), outputs);
+}
+
+template <typename L>
 typename L::F load_scales(const PackedWeight& weight, std::int64_t row_of_scales) {
     const std::int64_t at = row_of_scales * kTileOutputs;
     if (weight.scale_format == ScaleFormat::f32) return L::load(static_cast<const float*>(weight.scales) + at);
@@ -62,7 +67,7 @@ struct StoredTile {
         return load_scales<typename D::Lanes>(weight, first_scale + scale_group);
     }
     bool has_zeros() const { return weight.zeros != nullptr; }
-    std::int32_t middle() const { return 1 << (weight.bits - 1); }  // every zero point, where there are none
+    std::int32_t middle() const { return middle_code(weight.bits); }  // every zero point, where there are none
     typename D::Totals zeros(std::int64_t scale_group) const {
         return D::load_zeros(weight.zeros + (first_scale + scale_group) * kTileOutputs);
     }

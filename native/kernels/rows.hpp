@@ -19,6 +19,10 @@ struct RowsOf {
 using Rows = RowsOf<float>;
 using ConstRows = RowsOf<const float>;
 
+// Whose largest magnitude makes a scale of rounded activations: each group's, the row's, or nobody's: one scale that was
+// calibrated serves all.
+enum class ScaleSource : std::int32_t { group, row, fixed };
+
 // Symmetric int8 activations, one scale for each row and group of `group` features:
 //
 //     codes   int8   [rows, padded]     round(x * (127 / absmax)), ties to even; zero in the padding
@@ -27,7 +31,8 @@ using ConstRows = RowsOf<const float>;
 //
 // padded = features rounded up to kFeatureMultiple; groups = ceil(features / group); the last may be shorter.
 // A group whose scale would be subnormal (zeros, say) has scale 0 and codes 0; one with NaN or infinity has scale NaN
-// and codes 0, so that the row's results are NaN and are noticed at the end.
+// and codes 0, so that the row's results are NaN and are noticed at the end. With ScaleSource::row all groups have the
+// row's scale; with `fixed` they have `fixed_scale`, and codes are round(x / fixed_scale), at most 127.
 struct QuantizedRows {
     std::int8_t* codes = nullptr;
     float* scales = nullptr;
@@ -36,6 +41,8 @@ struct QuantizedRows {
     std::int64_t groups = 0;
     std::int64_t group = 0;
     std::int64_t features = 0;  // a row may be quantized piece by piece; the piece that ends here zeroes the padding
+    ScaleSource source = ScaleSource::group;
+    float fixed_scale = 0.0f;
 
     QuantizedRows from(std::int64_t first_row) const {
         return {codes + first_row * padded,
@@ -44,7 +51,9 @@ struct QuantizedRows {
                 padded,
                 groups,
                 group,
-                features};
+                features,
+                source,
+                fixed_scale};
     }
 };
 

@@ -10,6 +10,7 @@
 #include "kernels/linear.hpp"
 #include "kernels/linear_row.hpp"
 #include "kernels/quantize_row.hpp"
+#include "kernels/round_row.hpp"
 
 namespace octavo {
 namespace {
@@ -31,6 +32,7 @@ Kernels make_kernels() {
     kernels.packed_row = packed_row<L>;
     kernels.dense_row = dense_row<L>;
     kernels.quantize_row = quantize_row<L>;
+    kernels.round_e4m3 = round_e4m3<L>;
     kernels.rms_norm = rms_norm<L>;
     kernels.add = add<L>;
     kernels.gated = gated<L>;

@@ -40,6 +40,10 @@ struct Avx2 {
     static F max(F a, F b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
     static F min(F a, F b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
     static F sqrt(F v) { return {_mm256_sqrt_ps(v.low), _mm256_sqrt_ps(v.high)}; }
+    static F exponent_part(F v) {
+        const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000));
+        return {_mm256_and_ps(v.low, mask), _mm256_and_ps(v.high, mask)};
+    }
     static F where_at_least(F x, F low, F v) {
         return {_mm256_and_ps(v.low, _mm256_cmp_ps(x.low, low.low, _CMP_GE_OQ)),
                 _mm256_and_ps(v.high, _mm256_cmp_ps(x.high, low.high, _CMP_GE_OQ))};
@@ -66,6 +70,14 @@ struct Avx2 {
     static F load_i8(const std::int8_t* p) {
         return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8_bytes(p))),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_8_bytes(p + 8)))};
+    }
+    // A byte's sign lands in the two highest bits of its half; the lower of them belongs to the exponent.
+    static F load_e4m3(const std::uint8_t* p) {
+        const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(load_16_bytes(p)), 7);
+        return widen_f16(_mm256_and_si256(words, _mm256_set1_epi16(static_cast<short>(0xbfff))));
+    }
+    static F load_e5m2(const std::uint8_t* p) {
+        return widen_f16(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load_16_bytes(p)), 8));
     }
     static void store_bf16(std::uint16_t* p, F v) {
         const __m256i packed = _mm256_packus_epi32(round_bf16(v.low), round_bf16(v.high));
@@ -104,6 +116,10 @@ private:
     }
     static __m128i load_8_bytes(const std::int8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
     static __m128i load_8_words(const std::uint16_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+    static __m128i load_16_bytes(const std::uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+    static F widen_f16(__m256i halves) {
+        return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+    }
     static __m256 widen_bf16(__m128i words) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
     }

@@ -27,6 +27,9 @@ struct Avx512 {
     static F max(F a, F b) { return _mm512_max_ps(a, b); }
     static F min(F a, F b) { return _mm512_min_ps(a, b); }
     static F sqrt(F v) { return _mm512_sqrt_ps(v); }
+    static F exponent_part(F v) {
+        return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7f800000)));
+    }
     static F where_at_least(F x, F low, F v) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, low, _CMP_GE_OQ), v); }
     static float sum(F v) {
         const __m256 eight = _mm256_add_ps(low_half(v), high_half(v));
@@ -48,6 +51,14 @@ struct Avx512 {
     static F load_i8(const std::int8_t* p) {
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+    }
+    // A byte's sign lands in the two highest bits of its half; the lower of them belongs to the exponent.
+    static F load_e4m3(const std::uint8_t* p) {
+        const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(load_16_bytes(p)), 7);
+        return _mm512_cvtph_ps(_mm256_and_si256(words, _mm256_set1_epi16(static_cast<short>(0xbfff))));
+    }
+    static F load_e5m2(const std::uint8_t* p) {
+        return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(load_16_bytes(p)), 8));
     }
     static void store_bf16(std::uint16_t* p, F v) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(round_bf16(v)));
@@ -74,6 +85,7 @@ private:
     static __m256 low_half(F v) { return _mm512_castps512_ps256(v); }
     // As doubles: taking out eight floats would need AVX512DQ.
     static __m256 high_half(F v) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1)); }
+    static __m128i load_16_bytes(const std::uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
     static __m256i load_16_words(const std::uint16_t* p) {
         return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     }

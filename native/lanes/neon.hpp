@@ -74,6 +74,11 @@ struct Neon {
     static F sqrt(F v) {
         return each([&](int i) { return vsqrtq_f32(v.quarter[i]); });
     }
+    static F exponent_part(F v) {
+        return each([&](int i) {
+            return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(v.quarter[i]), vdupq_n_u32(0x7f800000)));
+        });
+    }
     static F where_at_least(F x, F low, F v) {
         return each([&](int i) {
             const uint32x4_t keep = vcgeq_f32(x.quarter[i], low.quarter[i]);
@@ -103,6 +108,19 @@ struct Neon {
         const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
         return to_float({{vmovl_s16(vget_low_s16(low)), vmovl_s16(vget_high_s16(low)), vmovl_s16(vget_low_s16(high)),
                           vmovl_s16(vget_high_s16(high))}});
+    }
+    // A byte's sign lands in the two highest bits of its half; the lower of them belongs to the exponent.
+    static F load_e4m3(const std::uint8_t* p) {
+        const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(p));
+        const auto halves = [](int8x8_t eight) {
+            const uint16x8_t words = vreinterpretq_u16_s16(vshlq_n_s16(vmovl_s8(eight), 7));
+            return vandq_u16(words, vdupq_n_u16(0xbfff));
+        };
+        return widen_f16(halves(vget_low_s8(bytes)), halves(vget_high_s8(bytes)));
+    }
+    static F load_e5m2(const std::uint8_t* p) {
+        const uint8x16_t bytes = vld1q_u8(p);
+        return widen_f16(vshll_n_u8(vget_low_u8(bytes), 8), vshll_n_u8(vget_high_u8(bytes), 8));
     }
     static void store_bf16(std::uint16_t* p, F v) {
         for (int i = 0; i < kQuarters; ++i) vst1_u16(p + 4 * i, round_bf16(v.quarter[i]));
@@ -144,6 +162,11 @@ struct Neon {
     }
 
 private:
+    static F widen_f16(uint16x8_t low, uint16x8_t high) {
+        const auto four = [](uint16x4_t halves) { return vcvt_f32_f16(vreinterpret_f16_u16(halves)); };
+        return {
+            {four(vget_low_u16(low)), four(vget_high_u16(low)), four(vget_low_u16(high)), four(vget_high_u16(high))}};
+    }
     static float32x4_t larger(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
     // The upper half of each lane, rounded to nearest even. A NaN, the only number not equal to itself, stays one.
     static uint16x4_t round_bf16(float32x4_t v) {

@@ -69,6 +69,9 @@ struct Portable {
     static F sqrt(F v) {
         return each([&](int i) { return std::sqrt(v.lane[i]); });
     }
+    static F exponent_part(F v) {
+        return each([&](int i) { return from_bits(to_bits(v.lane[i]) & 0x7f800000u); });
+    }
     static F where_at_least(F x, F low, F v) {
         return each([&](int i) { return x.lane[i] >= low.lane[i] ? v.lane[i] : 0.0f; });
     }
@@ -93,6 +96,13 @@ struct Portable {
     }
     static F load_i8(const std::int8_t* p) {
         return each([&](int i) { return static_cast<float>(p[i]); });
+    }
+    static F load_e4m3(const std::uint8_t* p) {
+        return each(
+            [&](int i) { return half_to_float(static_cast<std::uint16_t>((p[i] & 0x80) << 8 | (p[i] & 0x7f) << 7)); });
+    }
+    static F load_e5m2(const std::uint8_t* p) {
+        return each([&](int i) { return half_to_float(static_cast<std::uint16_t>(p[i] << 8)); });
     }
     static void store_bf16(std::uint16_t* p, F v) {
         for (int i = 0; i < kLanes; ++i) {

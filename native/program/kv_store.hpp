@@ -12,16 +12,20 @@
 
 namespace octavo {
 
-// "float32", "bfloat16" or "int8". Throws std::invalid_argument for another.
+// "float32", "bfloat16", "int8", "int8 calibrated", "fp8" (E4M3, calibrated) or "fp8-e5m2". Throws std::invalid_argument
+// for another.
 KvFormat kv_format_named(const std::string& name);
 
 class KvStore {
 public:
     using Layers = std::vector<std::pair<std::int64_t, std::int64_t>>;  // (num_kv_heads, head_dim)
 
-    // All pages are touched now, so that the process does not grow later.
-    // Throws std::invalid_argument unless block_size is a multiple of 16.
-    KvStore(const Layers& layers, std::int64_t num_blocks, std::int64_t block_size, KvFormat format);
+    using HeadScales = std::vector<std::vector<float>>;  // of each layer: keys' by kv head, then values'
+
+    // All pages are touched now, so that the process does not grow later. `scales` are there for calibrated formats alone.
+    // Throws std::invalid_argument unless block_size is a multiple of 16 and there is a positive scale for each head.
+    KvStore(const Layers& layers, std::int64_t num_blocks, std::int64_t block_size, KvFormat format,
+            HeadScales scales = {});
 
     static std::int64_t bytes_per_block(const Layers& layers, std::int64_t block_size, KvFormat format);
 
@@ -37,6 +41,7 @@ private:
     // A block's layers lie together, so that copying one is one move:
     //     block 0: | layer 0 | layer 1 | ... |  block 1: | layer 0 | ...
     std::int64_t num_blocks_, block_size_, block_bytes_;
+    HeadScales scales_;
     AlignedMemory memory_;
     std::vector<KvLayer> layers_;
 };

@@ -27,7 +27,7 @@ std::int64_t Values::add_slot(std::int64_t bytes_per_row, Domain domain) {
 std::int64_t Values::add(const Value& value) {
     const Slot& slot = slots_.at(static_cast<std::size_t>(value.slot));
     const std::int64_t needed =
-        value.is_quantized() ? quantized_row_bytes(value.features, value.group) : float_row_bytes(value.features);
+        value.is_quantized() ? quantized_row_bytes(value.features, value.group()) : float_row_bytes(value.features);
     if (needed > slot.bytes_per_row) {
         throw std::invalid_argument("a row of " + std::to_string(needed) + " bytes does not fit a slot of " +
                                     std::to_string(slot.bytes_per_row));
@@ -60,9 +60,11 @@ QuantizedRows Values::quantized(const Value& value) const {
     const std::int64_t rows = max_rows(slot.domain), padded = round_up(value.features, kFeatureMultiple);
     QuantizedRows quantized;
     quantized.padded = padded;
-    quantized.group = value.group;
+    quantized.group = value.group();
+    quantized.source = value.form.source;
+    quantized.fixed_scale = value.form.fixed_scale;
     quantized.features = value.features;
-    quantized.groups = num_groups(value.features, value.group);
+    quantized.groups = num_groups(value.features, value.group());
     quantized.codes = reinterpret_cast<std::int8_t*>(slot.memory);
     quantized.scales = reinterpret_cast<float*>(slot.memory + rows * padded);
     quantized.sums = reinterpret_cast<std::int32_t*>(quantized.scales + rows * quantized.groups);

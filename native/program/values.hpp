@@ -13,13 +13,27 @@ namespace octavo {
 // Rows of a value: one for each token of the step, for each row whose logits are wanted, or for each expert a token uses.
 enum class Domain { tokens, logits, routed };
 
+// What a value's numbers are: float32 as computed, float32 rounded to E4M3, or int8.
+enum class Grid { floats, e4m3, int8 };
+
+struct Form {
+    Grid grid = Grid::floats;
+    std::int64_t group = 0;  // int8: features that share a scale, and a sum
+    ScaleSource source = ScaleSource::group;
+    float fixed_scale = 0.0f;
+
+    // Whether a row can be made piece by piece, by who does not see the rest of it.
+    bool is_local() const { return grid == Grid::floats || source != ScaleSource::row; }
+};
+
 struct Value {
     std::int64_t slot = 0;
     std::int64_t features = 0;
-    std::int64_t group = 0;  // 0: float32, otherwise int8 in groups of this many features
+    Form form;
     Domain domain = Domain::tokens;
 
-    bool is_quantized() const { return group != 0; }
+    bool is_quantized() const { return form.grid == Grid::int8; }
+    std::int64_t group() const { return form.group; }
 };
 
 class Values {

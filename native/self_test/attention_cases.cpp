@@ -8,6 +8,9 @@
 namespace octavo {
 namespace {
 
+// Small enough that some of the numbers, in [-2, 2), are clamped: int8 at 1.9, E4M3 at 1.3.
+constexpr float kCaseScales[] = {0.0149f, 0.003f};
+
 class AttentionCase : public KernelCase {
 public:
     explicit AttentionCase(const AttentionCaseShape& s)
@@ -20,6 +23,7 @@ public:
           values_(numbers_.values(s.positions * s.head_dim)) {
         layer_.block_size = s.block_size, layer_.head_dim = s.head_dim, layer_.format = s.format;
         layer_.num_kv_heads = 1;
+        if (has_head_scales(s.format)) layer_.head_scales = kCaseScales;
         layer_.block_bytes = round_up(layer_.head_bytes(), 64);
         // Blocks lie in memory in reverse, on cache lines.
         memory_.resize(static_cast<std::size_t>(layer_.block_bytes * blocks_ + 64));
@@ -29,7 +33,7 @@ public:
         part_.resize(static_cast<std::size_t>(part_floats()));
     }
     std::string name() const override {
-        const char* formats[] = {"f32", "bf16", "int8"};
+        const char* formats[] = {"f32", "bf16", "int8", "int8 fixed", "e4m3", "e5m2"};
         const auto text = [](auto number) { return std::to_string(number); };
         return std::string("attention ") + formats[static_cast<int>(shape_.format)] +
                " heads=" + text(shape_.heads_per_kv) + " head_dim=" + text(shape_.head_dim) +

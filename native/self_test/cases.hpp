@@ -36,10 +36,12 @@ struct PackedCaseShape {
     ScaleFormat scale_format = ScaleFormat::f16;
     std::int64_t group = 64, groups_per_scale = 1;
     std::int64_t outputs = 32, inputs = 128, rows = 1;
+    float output_scale = 1.0f;
 };
 struct DenseCaseShape {
     DenseFormat format = DenseFormat::f32;
     std::int64_t outputs = 32, inputs = 64, rows = 1;
+    std::int64_t group = 64;  // FP8: inputs that share a scale
 };
 struct AttentionCaseShape {
     KvFormat format = KvFormat::bf16;

@@ -48,10 +48,11 @@ std::vector<std::uint8_t> random_scales(CaseNumbers& numbers, ScaleFormat format
 
 std::string packed_name(const PackedCaseShape& s) {
     const char* formats[] = {"f16", "bf16", "f32"};
-    return "packed_linear bits=" + std::to_string(s.bits) + " zeros=" + std::to_string(s.has_zeros) +
-           " scales=" + formats[static_cast<int>(s.scale_format)] + " group=" + std::to_string(s.group) + "x" +
-           std::to_string(s.groups_per_scale) + " outputs=" + std::to_string(s.outputs) +
-           " inputs=" + std::to_string(s.inputs) + " rows=" + std::to_string(s.rows);
+    return "packed_linear bits=" + (s.bits == kFp4 ? "fp4" : std::to_string(s.bits)) +
+           " zeros=" + std::to_string(s.has_zeros) + " scales=" + formats[static_cast<int>(s.scale_format)] +
+           " group=" + std::to_string(s.group) + "x" + std::to_string(s.groups_per_scale) +
+           " outputs=" + std::to_string(s.outputs) + " inputs=" + std::to_string(s.inputs) +
+           " rows=" + std::to_string(s.rows);
 }
 
 class PackedCase : public KernelCase {
@@ -96,6 +97,7 @@ private:
         w.scale_format = shape_.scale_format;
         w.codes = codes_.data(), w.tile_bytes = tile_bytes();
         w.scales = scales_.data();
+        w.output_scale = shape_.output_scale;
         w.zeros = shape_.has_zeros ? zeros_.data() : nullptr;
         return w;
     }
@@ -126,9 +128,16 @@ private:
     std::vector<std::int32_t> x_sums_;
 };
 
+// Any code but NaN and infinity.
+std::uint8_t fp8_byte(CaseNumbers& numbers, DenseFormat format) {
+    const int largest = format == DenseFormat::e4m3 ? 0x7e : 0x7b;
+    return static_cast<std::uint8_t>(numbers.below(largest + 1) | (numbers.below(2) << 7));
+}
+
 std::vector<std::uint8_t> random_dense(CaseNumbers& numbers, DenseFormat format, std::int64_t count) {
     std::vector<std::uint8_t> out(static_cast<std::size_t>(count) * (format == DenseFormat::f32 ? 4 : 2));
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; is_fp8(format) && i < count; ++i) out[i] = fp8_byte(numbers, format);
+    for (std::int64_t i = 0; !is_fp8(format) && i < count; ++i) {
         const float value = numbers.value();
         const std::uint16_t half = format == DenseFormat::bf16 ? upper_half(value) : half_scale(numbers);
         if (format == DenseFormat::f32) std::memcpy(&out[4 * i], &value, 4);
@@ -144,18 +153,23 @@ public:
           tiles_(round_up(s.outputs, kTileOutputs) / kTileOutputs),
           numbers_(static_cast<std::uint64_t>(s.inputs + s.rows)),
           values_(random_dense(numbers_, s.format, tiles_ * s.inputs * kTileOutputs)),
-          x_(numbers_.values(s.rows * s.inputs)) {}
+          x_(numbers_.values(s.rows * s.inputs)),
+          groups_((s.inputs + s.group - 1) / s.group) {
+        for (std::int64_t i = 0; i < tiles_ * groups_ * kTileOutputs; ++i) scales_.push_back(numbers_.scale());
+    }
     std::string name() const override {
-        const char* formats[] = {"f32", "bf16", "f16"};
+        const char* formats[] = {"f32", "bf16", "f16", "e4m3", "e5m2"};
         return std::string("dense_linear ") + formats[static_cast<int>(shape_.format)] +
                " outputs=" + std::to_string(shape_.outputs) + " inputs=" + std::to_string(shape_.inputs) +
-               " rows=" + std::to_string(shape_.rows);
+               " rows=" + std::to_string(shape_.rows) +
+               (is_fp8(shape_.format) ? " group=" + std::to_string(shape_.group) : "");
     }
     std::size_t answer_size() const override {
         return static_cast<std::size_t>(shape_.rows * shape_.outputs + shape_.inputs);
     }
     void run(const Kernels& kernels, float* answer, std::byte* scratch) override {
-        const DenseWeight weight = {shape_.outputs, shape_.inputs, tiles_, shape_.format, values_.data()};
+        const DenseWeight weight = {shape_.outputs, shape_.inputs,  tiles_,       shape_.format,
+                                    values_.data(), scales_.data(), shape_.group, groups_};
         const ConstRows x = {x_.data(), shape_.inputs};
         const Rows y = {answer, shape_.outputs};
         const std::int64_t cut = tiles_ / 2;
@@ -170,6 +184,8 @@ private:
     CaseNumbers numbers_;
     AlignedBytes values_;
     std::vector<float> x_;
+    std::int64_t groups_;
+    std::vector<float> scales_;
 };
 
 }  // namespace

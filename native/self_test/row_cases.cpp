@@ -30,7 +30,7 @@ public:
     }
     std::string name() const override { return "rows features=" + std::to_string(features_); }
     std::size_t answer_size() const override {
-        return static_cast<std::size_t>(6 * features_ + 2 * (padded_ + 2 * groups_));
+        return static_cast<std::size_t>(9 * features_ + 4 * (padded_ + 2 * groups_));
     }
     void run(const Kernels& kernels, float* answer, std::byte*) override {
         kernels.rms_norm(x_.data(), y_.data(), 1e-5f, features_, answer);
@@ -39,9 +39,14 @@ public:
         kernels.gated(copied(answer += features_), x_.data(), features_, ActivationKind::gelu_tanh);
         kernels.rope(copied(answer += features_), angles_.data(), angles_.data() + features_, features_ / 2);
         kernels.softcap(copied(answer += features_), features_, 1.5f);
+        kernels.round_e4m3(copied(answer += features_), features_, 0.0f);
+        kernels.round_e4m3(copied(answer += features_), features_, 0.003f);
+        kernels.round_e4m3(std::copy(odd_.begin(), odd_.end(), answer += features_) - features_, features_, 0.0f);
         answer += features_;
-        quantize(kernels, x_, answer);
-        quantize(kernels, odd_, answer + padded_ + 2 * groups_);
+        answer = quantize(kernels, x_, ScaleSource::group, answer);
+        answer = quantize(kernels, odd_, ScaleSource::group, answer);
+        answer = quantize(kernels, x_, ScaleSource::row, answer);
+        quantize(kernels, x_, ScaleSource::fixed, answer);
     }
 
 private:
@@ -62,16 +67,19 @@ private:
         fill(3, 1e-37f, 1);
         fill(4, -0.0f, 1);
     }
-    void quantize(const Kernels& kernels, const std::vector<float>& x, float* answer) {
-        const QuantizedRows rows = {codes_.data(), scales_.data(), sums_.data(), padded_,
-                                    groups_,       kCaseGroup,     features_};
-        // In two pieces, as two threads would.
-        const std::int64_t cut = groups_ / 2 * kCaseGroup;
+    // Returns where the next answer goes.
+    float* quantize(const Kernels& kernels, const std::vector<float>& x, ScaleSource source, float* answer) {
+        const QuantizedRows rows = {codes_.data(), scales_.data(), sums_.data(),
+                                    padded_,       groups_,        kCaseGroup,
+                                    features_,     source,         source == ScaleSource::fixed ? 0.0149f : 0};
+        // In two pieces, as two threads would, where the scale allows it.
+        const std::int64_t cut = source == ScaleSource::row ? 0 : groups_ / 2 * kCaseGroup;
         if (cut > 0) kernels.quantize_row(x.data(), cut, rows, 0, 0);
         kernels.quantize_row(x.data() + cut, features_ - cut, rows, 0, cut);
         for (const std::int8_t code : codes_) *answer++ = code;
         for (const float scale : scales_) *answer++ = scale;
         for (const std::int32_t sum : sums_) *answer++ = static_cast<float>(sum);
+        return answer;
     }
 
     std::int64_t features_, padded_, groups_;

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from octavo import __version__
-from octavo.cli.engine_options import IsaOption, ThreadsOption
+from octavo.cli.engine_options import IsaOption, KvDtypeOption, ThreadsOption
 from octavo.core.errors import InvalidField
 from octavo.core.units import format_bytes
 
@@ -24,7 +24,7 @@ def run(
     rows: Annotated[int, typer.Option(min=1, help="--program: tokens in the step, one of each sequence.")] = 1,
     context: Annotated[int, typer.Option(min=0, help="--program: positions before them.")] = 16,
     prefill: Annotated[bool, typer.Option("--prefill", help="--program: the tokens are one prompt's chunk.")] = False,
-    kv_dtype: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "bfloat16",
+    kv_dtype: KvDtypeOption = "auto",
     threads: ThreadsOption = None,
     isa: IsaOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -62,9 +62,10 @@ def _refuse_model_options(program: bool, threads: int | None, isa: str | None) -
 
 def _show_model(model: str, timed: bool, step: Rows, options: ExecutorOptions, as_json: bool) -> None:
     from octavo.cli import program_report as report
+    from octavo.ops.kv_format import KV_DTYPES
 
-    if options.kv_dtype not in report.KV_DTYPES:
-        raise InvalidField("kv_dtype", options.kv_dtype, f"must be one of {', '.join(report.KV_DTYPES)}")
+    if options.kv_dtype not in KV_DTYPES:
+        raise InvalidField("kv_dtype", options.kv_dtype, f"must be one of {', '.join(KV_DTYPES)}")
     executor = report.make_executor(model, step.num_rows, step.context, options.threads, options.isa, options.kv_dtype)
     facts = report.kernels_of(executor)
     if not timed:

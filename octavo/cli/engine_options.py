@@ -24,7 +24,11 @@ MaxModelLenOption = Annotated[
 ]
 DtypeOption = Annotated[str, typer.Option(help="float32 or bfloat16, for dense weights.")]
 KvDtypeOption = Annotated[
-    str, typer.Option(help="auto, float32, bfloat16 or int8, for the KV blocks (auto: the executor's own choice).")
+    str,
+    typer.Option(
+        help="auto, float32, bfloat16, int8, fp8 or fp8-e5m2, for the KV blocks (auto: what the checkpoint has "
+        "calibrated scales for, else the executor's own choice)."
+    ),
 ]
 ExecutorOption = Annotated[
     str, typer.Option(help="auto, native or reference (auto: native where it can run the model).")

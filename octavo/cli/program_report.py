@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from octavo.ops.native.executor import NativeExecutor
     from octavo.ops.native.roofline import InstructionTime, ProgramProfile
 
-KV_DTYPES = ("float32", "bfloat16", "int8")
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
@@ -25,6 +24,7 @@ def make_executor(
     from octavo.models.load import build_model, open_model_checkpoint
     from octavo.models.registry import read_spec
     from octavo.ops.executor_plan import StepLimits
+    from octavo.ops.kv_format import chosen_dtype
     from octavo.ops.native.executor import NativeExecutor
     from octavo.ops.native.packed_model import pack_model
 
@@ -33,14 +33,18 @@ def make_executor(
     block_size = 16
     num_blocks = num_rows * -(-(context + num_rows) // block_size)
     limits = StepLimits(num_rows, num_rows, num_rows)
+    kv_dtype = chosen_dtype(kv_dtype, loaded.attention_layers, "bfloat16")
     packed = pack_model(loaded, threads, consume=True)
     return NativeExecutor(packed, num_blocks, block_size, limits, kv_dtype=kv_dtype, threads=threads, isa=isa)
 
 
 def kernels_of(executor: NativeExecutor) -> dict[str, Any]:
     """Facts about the program and its instructions; equal ones of several layers are one entry."""
+    from octavo.ops.kv_format import describe
+
     return {
         "unit": executor.unit,
+        "kv_format": describe(executor.kv_format),
         "threads": executor.team.num_threads,
         "weight_bytes": executor.weight_bytes,
         "scratch_bytes": executor.program.scratch_bytes,
@@ -76,7 +80,7 @@ def kernel_lines(facts: dict[str, Any]) -> list[str]:
 
     lines = [
         f"unit {facts['unit']}, {facts['threads']} threads, weights {format_bytes(facts['weight_bytes'])}, "
-        f"scratch {format_bytes(facts['scratch_bytes'])}"
+        f"scratch {format_bytes(facts['scratch_bytes'])}, keys and values {facts['kv_format']}"
     ]
     rows = [(each["kind"], each["layers"], each["name"], each["weights"]) for each in facts["instructions"]]
     return lines + _table(("computes", "layers", "module", "weights"), rows)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from octavo.core.errors import InvalidField
 from octavo.core.units import parse_bytes
+from octavo.ops.kv_format import KV_DTYPES
 
 DTYPES = ("float32", "bfloat16")
 EXECUTORS = ("auto", "native", "reference")
-KV_DTYPES = ("auto", "float32", "bfloat16", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,12 @@ class EngineConfig:
     """`model` is a directory, a .gguf file or a catalog name.
 
     `dtype` is what dense weights are kept in; packed weights stay packed. `executor` computes the steps: "auto" is the
-    native one where it can, else the reference. `kv_dtype` is what keys and values are kept in; "auto" is the
-    executor's own choice. `threads` None: one for each core this process may use. `isa` forces one of the native
-    executor's instruction sets (`octavo doctor` lists them). `memory` is a hard total
-    for the process ("4GiB"; None: see `memory.plan_memory`). `max_model_len` None means the model's trained context,
-    or what the KV memory holds if that is less. `max_num_batched_tokens` is a step's token budget: a long prompt is
-    computed in chunks of it.
+    native one where it can, else the reference. `kv_dtype` is what keys and values are kept in; "auto" is what the
+    checkpoint has calibrated scales for (int8, fp8), or else the executor's own choice. `threads` None: one for each
+    core this process may use. `isa` forces one of the native executor's instruction sets (`octavo doctor` lists them).
+    `memory` is a hard total for the process ("4GiB"; None: see `memory.plan_memory`). `max_model_len` None means the
+    model's trained context, or what the KV memory holds if that is less. `max_num_batched_tokens` is a step's token
+    budget: a long prompt is computed in chunks of it.
     """
 
     model: str | Path

@@ -42,6 +42,19 @@ def plan_executor(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
         return _plan_reference(model, config)
 
 
+def _kv_dtype(model: DecoderModel, config: EngineConfig, own_choice: str) -> str:
+    """What `config.kv_dtype` asks for; "auto": what the checkpoint has scales for, or else the executor's own choice.
+    Raises `InvalidField` for scales that are missing."""
+    from octavo.ops.kv_format import calibrated_dtype, chosen_dtype, describe, kv_format
+
+    layers = model.attention_layers
+    calibrated, kv_dtype = calibrated_dtype(layers), chosen_dtype(config.kv_dtype, layers, own_choice)
+    format = kv_format(kv_dtype, layers)
+    unused = f" (its calibrated {calibrated} scales are not used)" if calibrated and not format.is_calibrated else ""
+    log.info("keys and values: %s%s", describe(format), unused)
+    return kv_dtype
+
+
 def step_limits(config: EngineConfig) -> StepLimits:
     """The largest step the scheduler makes: one row of logits a sequence, more where prompts are scored."""
     num_logit_rows = min(config.max_num_batched_tokens, config.max_num_seqs + MAX_SCORED_TOKENS)
@@ -55,7 +68,7 @@ def _plan_native(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
         from octavo.ops.native.plan import plan_native
     except ImportError as error:
         raise ExecutorUnavailable(f"its C++ extension cannot be loaded ({error}); reinstall Octavo") from error
-    kv_dtype = "bfloat16" if config.kv_dtype == "auto" else config.kv_dtype
+    kv_dtype = _kv_dtype(model, config, "bfloat16")
     limits, isa, threads = step_limits(config), unit_named(config.isa), config.threads
     max_positions = config.max_model_len or model.spec.max_position_embeddings
     plan = plan_native(model, config.block_size, limits, max_positions, kv_dtype, threads)
@@ -71,24 +84,23 @@ def _plan_native(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
 
 
 def _plan_reference(model: DecoderModel, config: EngineConfig) -> PlannedExecutor:
+    from octavo.ops.kv_format import kv_format
     from octavo.ops.reference.executor import ReferenceExecutor
     from octavo.ops.reference.kv_storage import KVStorage
     from octavo.ops.reference.plan import scratch_bytes
 
-    kv_dtype = config.dtype if config.kv_dtype == "auto" else config.kv_dtype
-    if kv_dtype == "int8":
-        raise InvalidField("kv_dtype", kv_dtype, "the reference executor keeps float32 or bfloat16")
+    kv_dtype = _kv_dtype(model, config, config.dtype)
     if config.isa is not None:
         raise InvalidField("isa", config.isa, "leave it out: only the native executor has any to choose from")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    dtype = getattr(torch, kv_dtype)
+    format = kv_format(kv_dtype, model.attention_layers)
     linears = (linear for layer in model.layers for linear in layer.linears())
     plan = ExecutorPlan(
         weight_bytes=model.weight_bytes,
         scratch_bytes=scratch_bytes(model.attention_layers, linears, model.head, step_limits(config)),
-        block_bytes=KVStorage.bytes_per_block(model.attention_layers, config.block_size, dtype),
+        block_bytes=KVStorage.bytes_per_block(model.attention_layers, config.block_size, format),
     )
     return PlannedExecutor(
-        "reference", plan, lambda num_blocks: ReferenceExecutor(model, num_blocks, config.block_size, dtype)
+        "reference", plan, lambda num_blocks: ReferenceExecutor(model, num_blocks, config.block_size, kv_dtype)
     )

@@ -16,6 +16,7 @@ from octavo.ops.executor_plan import ExecutorUnavailable
 from octavo.ops.native.executor import NativeExecutor
 from octavo.ops.reference.executor import ReferenceExecutor
 from tests.checkpoints import make_tiny
+from tests.ops.schemes import apply_scheme, named, with_kv_scales
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,40 @@ def test_settings_arrive(tmp_path: Path) -> None:
     assert (executor.unit, executor.team.num_threads) == ("portable", 1)
     assert executor.kv_store.num_bytes == 6 * planned.plan.block_bytes
     assert executor.weight_bytes == planned.plan.weight_bytes
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+@pytest.mark.parametrize("format", ["int8", "fp8"])
+def test_auto_takes_the_format_that_the_checkpoint_has_scales_for(
+    executor: str, format: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = with_kv_scales(load_model(make_tiny("llama-tied", tmp_path)).model, format)
+    with caplog.at_level(logging.INFO):
+        made = plan_executor(model, config(executor=executor)).make(4)
+    assert "the checkpoint's calibrated scale for each head" in caplog.text
+    kept = made.kv_format if isinstance(made, NativeExecutor) else made.storage.format
+    assert kept == {"int8": "int8 calibrated", "fp8": "fp8"}[format]
+
+
+@pytest.mark.parametrize("executor", ["auto", "native", "reference"])
+def test_fp8_without_scales_says_what_is_missing(model: DecoderModel, executor: str) -> None:
+    with pytest.raises(
+        InvalidField, match=r"kv_dtype: got 'fp8'.*k_scale and v_scale.*octavo quantize MODEL --kv-cache fp8"
+    ):
+        plan_executor(model, config(executor=executor, kv_dtype="fp8"))
+
+
+def test_scales_that_are_not_used_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = with_kv_scales(load_model(make_tiny("llama-tied", tmp_path)).model, "fp8")
+    with caplog.at_level(logging.INFO):
+        plan_executor(model, config(kv_dtype="bfloat16"))
+    assert "its calibrated fp8 scales are not used" in caplog.text
+
+
+def test_auto_leaves_fp4_activations_to_the_reference(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = apply_scheme(load_model(make_tiny("llama-tied", tmp_path)).model, named("nvfp4a4"))
+    with caplog.at_level(logging.WARNING):
+        assert plan_executor(model, config()).name == "reference"
+    assert "emulated by the reference" in caplog.text
+    with pytest.raises(ExecutorUnavailable, match="FP4 by FP4"):
+        plan_executor(model, config(executor="native"))

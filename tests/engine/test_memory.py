@@ -87,7 +87,7 @@ def test_an_engine_keeps_no_second_copy_of_the_weights(executor: str) -> None:
     ("changed", "message"),
     [
         ({"executor": "gpu"}, "executor: got 'gpu'; must be one of auto, native, reference"),
-        ({"kv_dtype": "fp8"}, "kv_dtype"),
+        ({"kv_dtype": "fp3"}, "kv_dtype.*fp8-e5m2"),
         ({"threads": 0}, "threads"),
         ({"isa": ""}, "isa"),
     ],
@@ -98,7 +98,7 @@ def test_settings_of_executors_are_checked(changed: dict, message: str) -> None:
 
 
 @pytest.mark.skipif(not STORIES.exists(), reason="shared/ is not here")
-@pytest.mark.parametrize("changed", [{"kv_dtype": "int8"}, {"isa": "avx2"}])
+@pytest.mark.parametrize("changed", [{"kv_dtype": "fp8"}, {"isa": "avx2"}])
 def test_the_reference_refuses_what_it_has_not(changed: dict) -> None:
     with pytest.raises(InvalidField, match=next(iter(changed))):
         build_engine(EngineConfig(STORIES, memory="2GiB", executor="reference", **changed))

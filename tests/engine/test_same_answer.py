@@ -18,6 +18,7 @@ from octavo.ops.executor_plan import StepLimits
 from octavo.ops.native.executor import NativeExecutor
 from octavo.ops.native.packed_model import PackedModel, pack_model
 from octavo.ops.reference.executor import ReferenceExecutor
+from tests.ops.schemes import with_kv_scales
 
 STORIES = Path(__file__).parents[3] / "shared/data/models/stories260k"
 pytestmark = pytest.mark.skipif(not STORIES.exists(), reason=f"{STORIES} is absent")
@@ -31,8 +32,9 @@ def model() -> LoadedModel:
 
 
 @cache
-def packed_model() -> PackedModel:
-    return pack_model(model().model)
+def packed_model(kv_dtype: str) -> PackedModel:
+    loaded = load_model(STORIES).model
+    return pack_model(with_kv_scales(loaded, "fp8") if kv_dtype == "fp8" else loaded)
 
 
 class Kind:
@@ -46,14 +48,14 @@ class Kind:
             return ReferenceExecutor(model().model, num_blocks, block_size)
         kv_dtype = cls.name.partition(" ")[2]
         limits = StepLimits(512, 32, 512)
-        return NativeExecutor(packed_model(), num_blocks, block_size, limits, kv_dtype=kv_dtype, threads=2)
+        return NativeExecutor(packed_model(kv_dtype), num_blocks, block_size, limits, kv_dtype=kv_dtype, threads=2)
 
     @classmethod
     def small_block(cls) -> int:
         return 4 if cls.name == "reference" else 16
 
 
-@pytest.fixture(autouse=True, params=["reference", "native float32", "native bfloat16", "native int8"])
+@pytest.fixture(autouse=True, params=["reference", "native float32", "native bfloat16", "native int8", "native fp8"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(Kind, "name", request.param)
     return request.param

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from octavo.ops.native import _kernels
 
 Floats = NDArray[np.float32]
-FORMATS = ["float32", "bfloat16", "int8"]
+FORMATS = ["float32", "bfloat16", "int8", "int8 calibrated", "fp8", "fp8-e5m2"]
+#: Largest code of the formats that have calibrated scales.
+LARGEST = {"int8 calibrated": 127, "fp8": 448}
 TILE, PART = _kernels.KEY_TILE, _kernels.KEY_PART
 
 
@@ -56,9 +58,16 @@ class PagedSequence:
         self.table = random.permutation(num_blocks + 3)[:num_blocks].astype(np.int32)
         layout = (self.block_size, self.heads.num_kv_heads, self.heads.head_dim, self.format)
         num_bytes = _kernels.PagedLayer.bytes_per_block(*layout)
+        self.scales = self.head_scales()
         self.memory = np.full((num_blocks + 3, num_bytes), self.garbage, np.uint8)
-        self.layer = _kernels.PagedLayer(self.memory, self.table, *layout)
+        self.layer = _kernels.PagedLayer(self.memory, self.table, *layout, list(map(float, self.scales)))
         self.write(0, self.keys, self.values)
+
+    def head_scales(self) -> Floats:
+        """The keys' scale of each kv head, then the values': numbers beyond 2.5 to 4 are clamped."""
+        if self.format not in LARGEST:
+            return np.empty(0, np.float32)
+        return np.linspace(2.5, 4, 2 * self.heads.num_kv_heads, dtype=np.float32) / np.float32(LARGEST[self.format])
 
     def write(self, first_position: int, keys: Floats, values: Floats) -> None:
         _kernels.write_kv(self.layer, first_position, keys, values, self.unit)
@@ -121,8 +130,16 @@ class PagedSequence:
         output, highest, total = (np.full(shape, np.nan, np.float32) for shape in shapes)
         return _kernels.AttentionPart(output, highest, total), (output, highest, total)
 
-    def stored(self, x: Floats) -> NDArray[np.float64]:
-        """What the format keeps of keys or values."""
+    def stored(self, x: Floats, scales: Floats) -> NDArray[np.float64]:
+        """What the format keeps of keys or values; `scales` of each kv head, if it is calibrated."""
+        if self.format in LARGEST:
+            scales = scales[:, None]
+            codes = np.clip(x / scales, -LARGEST[self.format], LARGEST[self.format])
+            return (np.rint(codes) if self.format != "fp8" else as_fp8(codes, torch.float8_e4m3fn)) * scales.astype(
+                float
+            )
+        if self.format == "fp8-e5m2":
+            return as_fp8(x, torch.float8_e5m2)
         if self.format == "bfloat16":
             return torch.from_numpy(x).bfloat16().double().numpy()
         if self.format == "int8":
@@ -131,10 +148,14 @@ class PagedSequence:
             return codes.astype(np.float64) * scales
         return x.astype(np.float64)
 
+    def stored_keys_and_values(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        scales = self.scales.reshape(2, -1)
+        return self.stored(self.keys, scales[0]), self.stored(self.values, scales[1])
+
     def expected(self, q: Floats, first_position: int) -> NDArray[np.float64]:
         """Attention in float64 over what is stored."""
         h = self.heads
-        keys, values = (np.repeat(self.stored(x), h.queries_per_kv, 1) for x in (self.keys, self.values))
+        keys, values = (np.repeat(x, h.queries_per_kv, 1) for x in self.stored_keys_and_values())
         scores = np.einsum("qhd,khd->hqk", q.astype(np.float64), keys) * h.scale
         if h.softcap:
             scores = h.softcap * np.tanh(scores / h.softcap)
@@ -142,3 +163,7 @@ class PagedSequence:
         seen = (key <= query) & (key > query - h.window if h.window else True)
         weights = np.exp(np.where(seen, scores - np.where(seen, scores, -np.inf).max(-1, keepdims=True), -np.inf))
         return np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), values)
+
+
+def as_fp8(x: Floats, dtype: torch.dtype) -> NDArray[np.float64]:
+    return torch.from_numpy(x).to(dtype).double().numpy()

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.scheme import IntegerScheme
 from octavo.ops.native import _kernels
+from octavo.ops.native.input_form import activation_group
 from octavo.ops.native.kernel_units import kernel_units
-from octavo.ops.native.packing import activation_group, pack
+from octavo.ops.native.packing import pack
 
 Floats = NDArray[np.float32]
 

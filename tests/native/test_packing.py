@@ -15,8 +15,9 @@ from octavo.core.errors import InvalidField
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.scheme import IntegerScheme
 from octavo.ops.native import _kernels
+from octavo.ops.native.input_form import activation_group
 from octavo.ops.native.kernel_units import kernel_units
-from octavo.ops.native.packing import activation_group, pack, packed_bytes
+from octavo.ops.native.packing import pack, packed_bytes
 
 RUNNABLE = [unit.name for unit in kernel_units() if unit.is_available]
 
@@ -68,7 +69,7 @@ def test_every_code_comes_back(
         matrix = pack(weight, activation_group(weight))
         assert torch.equal(rows_of(matrix, unit=unit), weight.dequantize())
         assert torch.equal(rows_of(matrix, 3.3, unit), weight.dequantize() * 3.3)
-        assert matrix.num_bytes == packed_bytes(weight)
+        assert matrix.num_bytes == packed_bytes(weight, activation_group(weight))
 
 
 @pytest.mark.parametrize("unit", RUNNABLE)
@@ -78,13 +79,13 @@ def test_dense_values_come_back(shape: tuple[int, int], dtype: torch.dtype, unit
     weight = torch.randn(shape).to(dtype)
     matrix = pack(weight, None)
     assert torch.equal(rows_of(matrix, 1.5, unit), weight.to(torch.float32) * 1.5)
-    assert matrix.num_bytes == packed_bytes(weight)
+    assert matrix.num_bytes == packed_bytes(weight, activation_group(weight))
 
 
 def test_codes_cost_their_bits() -> None:
     """4 bits in groups of 64 with float16 scales: 4.25 bits a weight, and nothing else."""
     weight = make(IntegerScheme(4, 64), 512, 576)
-    assert packed_bytes(weight) == 512 * 576 * 4.25 / 8
+    assert packed_bytes(weight, activation_group(weight)) == 512 * 576 * 4.25 / 8
 
 
 def test_slices_and_mapped_files_are_read_where_they_lie(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_slices_and_mapped_files_are_read_where_they_lie(tmp_path: Path) -> None
 
 def test_tiles_are_filled_by_any_thread() -> None:
     weight = make(IntegerScheme(3, 64, symmetric=False), 500, 256)
-    matrix = _kernels.PackedMatrix(3, 500, 256, 64, 64, "float16", True)
+    matrix = _kernels.PackedMatrix("int3", 500, 256, 64, 64, "float16", True)
 
     def fill(tile: int) -> None:
         zeros = weight.zero_point.data_ptr()

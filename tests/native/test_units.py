@@ -21,7 +21,7 @@ from tests.native.emulation import programs
 RUNNABLE = [unit.name for unit in kernel_units() if unit.is_available]
 
 #: Cases of native/self_test/cases.cpp.
-NUM_CASES = 524
+NUM_CASES = 621
 
 
 @pytest.mark.parametrize("unit", RUNNABLE)
@@ -30,9 +30,9 @@ def test_a_unit_that_runs_here_has_the_portable_bits(unit: str) -> None:
 
 
 def test_the_self_test_takes_a_few_milliseconds() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     assert _kernels.self_test(chosen_unit().name) == ""
-    assert time.perf_counter() - start < 0.05  # 1 ms on a quiet core
+    assert time.thread_time() - start < 0.05  # 1 to 2 ms on a quiet core
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from octavo.numerics.packed_tensor import PackedTensor
 from octavo.ops.base import Linear, Model
 from octavo.ops.executor_plan import StepLimits
 from octavo.ops.native.executor import NativeExecutor
+from octavo.ops.native.input_form import activation_group
 from octavo.ops.native.packed_model import pack_model
-from octavo.ops.native.packing import activation_group
 from octavo.ops.native.quantize_activations import quantize_activations
 from octavo.ops.reference.batch import whole_prompts
 from octavo.ops.reference.ops import ReferenceOps
@@ -31,11 +30,13 @@ def prompts(lengths: tuple[int, ...], seed: int, vocab_size: int = 288) -> list[
 
 
 class RoundedActivationOps(ReferenceOps):
-    """The reference, but packed weights meet activations rounded to the native executor's int8 groups."""
+    """The reference, but integers and FP4 meet activations rounded to the native executor's int8 groups, unless the
+    scheme rounds them itself."""
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
-        if isinstance(linear.weight, PackedTensor):
-            x = rounded_activations(x, activation_group(linear.weight))
+        group = activation_group(linear.weight)
+        if group is not None and linear.inputs is None:
+            x = rounded_activations(x, group)
         return super().linear(x, linear)
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from octavo.models.load import load_model
 from octavo.numerics.packed_tensor import PackedTensor
-from octavo.ops.base import Model
+from octavo.ops.base import Linear, Model
 from octavo.ops.native.buffers import assign_slots, lifetimes
+from octavo.ops.native.input_form import FLOATS, Grid, InputForm
 from octavo.ops.native.instructions import Domain, Instruction, Value
 from octavo.ops.native.lowering import lower
 from octavo.ops.native.recorder import GatherCall, LogitsCall, RecordingError, RecordingOps, record
@@ -22,12 +23,13 @@ from tests.ops.strange_models import STRANGE, StrangeModel
 FAMILIES = ("llama-tied", "llama-bias", "qwen3", "gemma3")
 
 
-def activation_group(weight: object) -> int | None:
-    return weight.scheme.group_size if isinstance(weight, PackedTensor) else None
+def form_of(linear: Linear) -> InputForm:
+    weight = linear.weight
+    return InputForm(Grid.INT8, weight.scheme.group_size) if isinstance(weight, PackedTensor) else FLOATS
 
 
 def row_bytes(value: Value) -> int:
-    return value.features * (4 if value.group is None else 2)
+    return value.features * (4 if value.form.group is None else 2)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -47,17 +49,17 @@ def kinds(instructions: list[Instruction]) -> Counter[str]:
 
 def test_a_layer_is_seven_instructions(packed_model: Model) -> None:
     """norm, qkv, attend, o + add, norm, gate/up, down + add: int8 between them, floats only in the residual."""
-    instructions = lower(record(packed_model), activation_group)
+    instructions = lower(record(packed_model), form_of)
     found = [instruction.kind for instruction in instructions]
     layer = ["norm", "project_qkv", "attend", "linear_add", "norm", "linear_gated", "linear_add"]
     assert found[: 1 + 2 * len(layer)] == ["embed", *layer, *layer]
-    outs = {instruction.kind: instruction.writes[0].group for instruction in instructions[1:8]}
+    outs = {instruction.kind: instruction.writes[0].form.group for instruction in instructions[1:8]}
     assert outs == {"norm": 16, "project_qkv": None, "attend": 16, "linear_gated": 16, "linear_add": None}
     assert instructions[2].name == "model.layers.0.self_attn.q_proj+k_proj+v_proj"
 
 
 def test_rows_nobody_asks_for_end_with_the_last_attention(packed_model: Model) -> None:
-    instructions = lower(record(packed_model), activation_group)
+    instructions = lower(record(packed_model), form_of)
     gathers = [index for index, each in enumerate(instructions) if each.kind == "gather"]
     assert len(gathers) == 2  # what attention gave, and the residual
     last_attend = max(index for index, each in enumerate(instructions) if each.kind == "attend")
@@ -68,7 +70,7 @@ def test_rows_nobody_asks_for_end_with_the_last_attention(packed_model: Model) -
 
 def test_elementary_program_has_an_instruction_for_each_call(model: Model) -> None:
     calls = record(model)
-    found = kinds(lower(calls, activation_group, fused=False))
+    found = kinds(lower(calls, form_of, fused=False))
     attends = found["attend"]
     assert found.total() == len(calls) + attends  # write_kv beside each attend
     assert found["write_kv"] == attends
@@ -76,7 +78,7 @@ def test_elementary_program_has_an_instruction_for_each_call(model: Model) -> No
 
 
 def test_head_norms_biases_and_sandwich_norms_are_joined(model: Model) -> None:
-    found = kinds(lower(record(model), activation_group))
+    found = kinds(lower(record(model), form_of))
     assert found["project_qkv"] == found["linear_gated"] == found["attend"]
     assert not found.keys() & {"rope", "head_norm", "write_kv", "gated"}
 
@@ -87,7 +89,7 @@ def test_mixed_forms_share_a_norm_but_not_an_instruction(tmp_path: Path) -> None
     dense = loaded.layers[0].v
     pack_linears(loaded, group_size=16)
     loaded.layers[0].replace_linear(dense)
-    instructions = lower(record(loaded), activation_group)
+    instructions = lower(record(loaded), form_of)
     start = [instruction.kind for instruction in instructions[1:9]]
     assert start == ["norm", "quantize", "linear", "linear", "rope", "rope", "write_kv", "attend"]
     assert instructions[3].name.endswith("q_proj+k_proj")
@@ -97,7 +99,7 @@ def test_mixed_forms_share_a_norm_but_not_an_instruction(tmp_path: Path) -> None
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("layer", STRANGE)
 def test_strange_models_lower(layer: object, fused: bool) -> None:
-    instructions = lower(record(StrangeModel(layer)), activation_group, fused)
+    instructions = lower(record(StrangeModel(layer)), form_of, fused)
     assert instructions[-1].kind == "logits"
     check_memory(instructions)
 
@@ -105,7 +107,7 @@ def test_strange_models_lower(layer: object, fused: bool) -> None:
 @pytest.mark.parametrize("fused", [True, False])
 def test_slots(model: Model, packed_model: Model, fused: bool) -> None:
     for each in (model, packed_model):
-        instructions = lower(record(each), activation_group, fused)
+        instructions = lower(record(each), form_of, fused)
         slots = check_memory(instructions)
         assert len(slots) <= 9  # of hundreds of values
 

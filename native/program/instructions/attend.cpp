@@ -17,7 +17,7 @@ AttentionPart part_at(float* memory, std::int64_t num_rows, std::int64_t head_di
 class Attend final : public Instruction {
 public:
     Attend(std::string name, Value q, std::int64_t layer, AttentionShape shape, std::int64_t plan, Value out)
-        : Instruction(std::move(name), out.is_quantized() ? "attention + quantize" : "attention"),
+        : Instruction(std::move(name), RowOutput{out}.kind("attention")),
           q_(q),
           layer_(layer),
           shape_(shape),
@@ -123,6 +123,9 @@ private:
         if (!out_.value.is_quantized()) {
             const Rows y = context.values->rows(out_.value).from(planned.first_row, first);
             context.kernels->finish_part(shape_, sum, planned.num_queries, y.data, y.stride);
+            for (std::int64_t query = 0; query < planned.num_queries; ++query) {
+                out_.finish(context, planned.first_row + query, y.row(query), features, first);
+            }
             return;
         }
         context.kernels->finish_part(shape_, sum, planned.num_queries, spare, features);

@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// A quantized `out` needs groups that divide the features of one kv head's query heads.
+// The form of `out` must be local, with groups that divide the features of one kv head's query heads.
 std::unique_ptr<Instruction> make_attend(std::string name, Value q, std::int64_t layer, AttentionShape shape,
                                          std::int64_t plan, Value out);
 

@@ -83,7 +83,7 @@ private:
 class GatherRouted final : public Instruction {
 public:
     GatherRouted(const std::string& name, Value x, SharedSpec spec, Value routed)
-        : Instruction(name + ".gather", routed.is_quantized() ? "gather + quantize" : "gather"),
+        : Instruction(name + ".gather", RowOutput{routed}.kind("gather")),
           x_(x),
           spec_(std::move(spec)),
           routed_{routed} {}
@@ -166,7 +166,7 @@ private:
 };
 
 std::int64_t tiles_that_stay_together(const Value& out) {
-    return out.is_quantized() ? std::lcm(out.group, kTileOutputs) / kTileOutputs : 1;
+    return out.is_quantized() ? std::lcm(out.group(), kTileOutputs) / kTileOutputs : 1;
 }
 
 class ExpertGateUp final : public ExpertPhase {
@@ -204,6 +204,41 @@ protected:
 private:
     Value x_;
     RowOutput hidden_;
+};
+
+// Hidden features in the form in which they are read, where that takes whole rows.
+class RoundRouted final : public Instruction {
+public:
+    RoundRouted(const std::string& name, SharedSpec spec, Value x, Value out)
+        : Instruction(name + ".round", out.is_quantized() ? "quantize" : "round"),
+          spec_(std::move(spec)),
+          x_(x),
+          out_{out} {}
+    std::int64_t num_tasks(const Context&, const StepView& step) const override {
+        return ceil_div(num_routed(step), kRowsPerTask);
+    }
+    void run(const Context& context, const StepView& step, std::int64_t task, const Worker&) const override {
+        const std::int64_t end = std::min((task + 1) * kRowsPerTask, num_routed(step));
+        for (std::int64_t row = task * kRowsPerTask; row < end; ++row) {
+            const float* x = context.values->rows(x_).row(row);
+            if (!out_.value.is_quantized()) {
+                std::copy(x, x + x_.features, context.values->rows(out_.value).row(row));
+            }
+            out_.finish(context, row, x, x_.features);
+        }
+    }
+    Cost cost(const Context&, const StepShape& shape) const override {
+        const double rows = static_cast<double>(shape.num_rows * spec_->experts_per_token);
+        return {rows * (4.0 * static_cast<double>(x_.features) + out_.bytes_per_row()), 0};
+    }
+
+private:
+    static constexpr std::int64_t kRowsPerTask = 8;
+    std::int64_t num_routed(const StepView& step) const { return step.num_rows() * spec_->experts_per_token; }
+
+    SharedSpec spec_;
+    Value x_;
+    RowOutput out_;
 };
 
 class ExpertDown final : public ExpertPhase {
@@ -270,7 +305,10 @@ std::vector<std::unique_ptr<Instruction>> make_experts(const std::string& name, 
     phases.push_back(std::make_unique<GroupByExpert>(name, shared));
     phases.push_back(std::make_unique<GatherRouted>(name, x, shared, routed.x));
     phases.push_back(std::make_unique<ExpertGateUp>(name, shared, routed.x, routed.hidden));
-    phases.push_back(std::make_unique<ExpertDown>(name, shared, routed.hidden, routed.y));
+    if (routed.rounded_hidden.slot != routed.hidden.slot) {
+        phases.push_back(std::make_unique<RoundRouted>(name, shared, routed.hidden, routed.rounded_hidden));
+    }
+    phases.push_back(std::make_unique<ExpertDown>(name, shared, routed.rounded_hidden, routed.y));
     phases.push_back(std::make_unique<Combine>(name, shared, routed.y, out));
     return phases;
 }

@@ -32,7 +32,7 @@ public:
     std::string weights() const override {
         std::string text;
         for (const BiasedMatrix& each : matrices_) text += (text.empty() ? "" : ", ") + describe(each.matrix);
-        return text;
+        return text + describe(x_.form);
     }
 
 private:
@@ -65,7 +65,7 @@ public:
     Cost cost(const Context&, const StepShape& shape) const override {
         return linear_cost({&matrix_.matrix}, static_cast<double>(rows_of(shape, x_.domain)));
     }
-    std::string weights() const override { return describe(matrix_.matrix); }
+    std::string weights() const override { return describe(matrix_.matrix) + describe(x_.form); }
 
 private:
     LinearCut cut(const Context& context, const StepView& step) const {
@@ -80,13 +80,13 @@ private:
 class LinearGated final : public Instruction {
 public:
     LinearGated(std::string name, Value x, BiasedMatrix gate, BiasedMatrix up, ActivationKind activation, Value out)
-        : Instruction(std::move(name), out.is_quantized() ? "gate/up + activation + quantize" : "gate/up + activation"),
+        : Instruction(std::move(name), RowOutput{out}.kind("gate/up + activation")),
           x_(x),
           gate_(std::move(gate)),
           up_(std::move(up)),
           activation_(activation),
           out_{out},
-          align_(out.is_quantized() ? std::lcm(out.group, kTileOutputs) / kTileOutputs : 1) {}
+          align_(out.is_quantized() ? std::lcm(out.group(), kTileOutputs) / kTileOutputs : 1) {}
     std::int64_t num_tasks(const Context& context, const StepView& step) const override {
         return cut(context, step).num_tasks();
     }
@@ -108,7 +108,7 @@ public:
     Cost cost(const Context&, const StepShape& shape) const override {
         return linear_cost({&gate_.matrix, &up_.matrix}, static_cast<double>(rows_of(shape, x_.domain)));
     }
-    std::string weights() const override { return describe(gate_.matrix) + " x 2"; }
+    std::string weights() const override { return describe(gate_.matrix) + " x 2" + describe(x_.form); }
 
 private:
     LinearCut cut(const Context& context, const StepView& step) const {
@@ -140,7 +140,7 @@ public:
     Cost cost(const Context&, const StepShape& shape) const override {
         return linear_cost({&matrix_.matrix}, static_cast<double>(rows_of(shape, x_.domain)));
     }
-    std::string weights() const override { return describe(matrix_.matrix); }
+    std::string weights() const override { return describe(matrix_.matrix) + describe(x_.form); }
 
 private:
     LinearCut cut(const Context& context, const StepView& step) const {
@@ -176,16 +176,28 @@ Cost linear_cost(const std::vector<const Matrix*>& matrices, double num_rows) {
     return cost;
 }
 
+std::string describe_scales(std::int64_t group, std::int64_t inputs) {
+    return group >= inputs ? " per channel" : " group " + std::to_string(group);
+}
+
 std::string describe(const Matrix& matrix) {
     const std::string shape = " [" + std::to_string(matrix.outputs()) + ", " + std::to_string(matrix.inputs()) + "]";
     if (matrix.packed) {
         const std::int64_t group = matrix.packed->group * matrix.packed->groups_per_scale;
-        const std::string scales = group >= matrix.inputs() ? " per channel" : " group " + std::to_string(group);
-        return "int" + std::to_string(matrix.packed->bits) + (matrix.packed->zeros ? " asymmetric" : "") + scales +
-               shape;
+        const std::int32_t bits = matrix.packed->bits;
+        const std::string codes = bits == kFp4 ? "fp4 e2m1" : "int" + std::to_string(bits);
+        return codes + (matrix.packed->zeros ? " asymmetric" : "") + describe_scales(group, matrix.inputs()) + shape;
     }
-    static constexpr const char* names[] = {"float32", "bfloat16", "float16"};
-    return names[static_cast<std::int32_t>(matrix.dense->format)] + shape;
+    static constexpr const char* names[] = {"float32", "bfloat16", "float16", "fp8 e4m3", "fp8 e5m2"};
+    const std::string name = names[static_cast<std::int32_t>(matrix.dense->format)];
+    if (!is_fp8(matrix.dense->format)) return name + shape;
+    return name + describe_scales(matrix.dense->group, matrix.inputs()) + shape;
+}
+
+std::string describe(const Form& form) {
+    if (form.is_local() && form.source == ScaleSource::group && form.grid != Grid::e4m3) return "";
+    const std::string grid = form.grid == Grid::int8 ? " x int8" : " x fp8 e4m3";
+    return grid + (form.source == ScaleSource::fixed ? " static" : " per token");
 }
 
 ProductPart part_of(const LinearCut& cut, std::int64_t task) {

@@ -22,6 +22,8 @@ MatrixInput input_of(const Context& context, const Value& x);
 Cost linear_cost(const std::vector<const Matrix*>& matrices, double num_rows);
 // "int4 group 64 [576, 576]"
 std::string describe(const Matrix& matrix);
+// How inputs are rounded where a recipe asks for it: " x int8 per token"; "" where only the kernel does.
+std::string describe(const Form& form);
 // Rows and tiles of one product.
 struct ProductPart {
     std::int64_t first_row = 0, num_rows = 0;
@@ -39,7 +41,7 @@ std::unique_ptr<Instruction> make_linear(std::string name, Value x, std::vector<
                                          std::vector<Value> outs);
 // residual += x @ matrix.T + bias
 std::unique_ptr<Instruction> make_linear_add(std::string name, Value x, BiasedMatrix matrix, Value residual);
-// out = activation(x @ gate.T + gate bias) * (x @ up.T + up bias). A quantized `out` needs groups of whole tiles.
+// out = activation(x @ gate.T + gate bias) * (x @ up.T + up bias). The form of `out` must be local.
 std::unique_ptr<Instruction> make_linear_gated(std::string name, Value x, BiasedMatrix gate, BiasedMatrix up,
                                                ActivationKind activation, Value out);
 // The step's logits = x @ matrix.T + bias, soft-capped unless `softcap` is 0.

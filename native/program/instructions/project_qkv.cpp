@@ -34,7 +34,7 @@ public:
         return linear_cost({&p_.q.matrix, &p_.k.matrix, &p_.v.matrix}, static_cast<double>(rows_of(shape, x_.domain)));
     }
     std::string weights() const override {
-        return describe(p_.q.matrix) + ", " + describe(p_.k.matrix) + ", " + describe(p_.v.matrix);
+        return describe(p_.q.matrix) + ", " + describe(p_.k.matrix) + ", " + describe(p_.v.matrix) + describe(x_.form);
     }
 
 private:

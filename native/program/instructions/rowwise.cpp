@@ -38,7 +38,7 @@ private:
 class RmsNorm final : public RowwiseInstruction {
 public:
     RmsNorm(std::string name, Value x, std::vector<float> weight, float eps, Value out)
-        : RowwiseInstruction(std::move(name), out.is_quantized() ? "norm + quantize" : "norm", out.domain),
+        : RowwiseInstruction(std::move(name), RowOutput{out}.kind("norm"), out.domain),
           x_(x),
           weight_(std::move(weight)),
           eps_(eps),
@@ -87,14 +87,18 @@ private:
 class Quantize final : public RowwiseInstruction {
 public:
     Quantize(std::string name, Value x, Value out)
-        : RowwiseInstruction(std::move(name), "quantize", out.domain), x_(x), out_{out} {}
+        : RowwiseInstruction(std::move(name), out.is_quantized() ? "quantize" : "round", out.domain),
+          x_(x),
+          out_{out} {}
     Cost cost(const Context&, const StepShape& shape) const override {
         return cost_of_rows(shape, 4.0 * features_of(x_) + out_.bytes_per_row(), 3.0 * features_of(x_));
     }
 
 protected:
     void run_row(const Context& context, const StepView&, std::int64_t row, const Worker&) const override {
-        out_.finish(context, row, context.values->rows(x_).row(row), x_.features);
+        const float* x = context.values->rows(x_).row(row);
+        if (!out_.value.is_quantized()) copy_row(x, x_.features, context.values->rows(out_.value).row(row));
+        out_.finish(context, row, x, x_.features);
     }
 
 private:
@@ -154,7 +158,7 @@ private:
 class Gated final : public RowwiseInstruction {
 public:
     Gated(std::string name, Value gate, Value up, ActivationKind activation, Value out)
-        : RowwiseInstruction(std::move(name), "gated", out.domain),
+        : RowwiseInstruction(std::move(name), RowOutput{out}.kind("gated"), out.domain),
           gate_(gate),
           up_(up),
           activation_(activation),

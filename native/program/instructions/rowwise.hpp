@@ -33,7 +33,7 @@ private:
     Domain domain_;
 };
 
-// A float row for the next instruction: stored, or quantized. Shared by all that end in "f|q".
+// A row for the next instruction in the form that it takes: stored as computed, rounded, or quantized.
 struct RowOutput {
     Value value;
 
@@ -44,8 +44,15 @@ struct RowOutput {
     // `computed` holds features [first, first + features) of the row.
     void finish(const Context& context, std::int64_t row, const float* computed, std::int64_t features,
                 std::int64_t first = 0) const {
-        if (!value.is_quantized()) return;
-        context.kernels->quantize_row(computed, features, context.values->quantized(value), row, first);
+        if (value.is_quantized()) {
+            context.kernels->quantize_row(computed, features, context.values->quantized(value), row, first);
+        } else if (value.form.grid == Grid::e4m3) {
+            context.kernels->round_e4m3(context.values->rows(value).row(row) + first, features, value.form.fixed_scale);
+        }
+    }
+    // "norm" -> "norm + quantize"
+    std::string kind(const std::string& computes) const {
+        return computes + (value.is_quantized() ? " + quantize" : value.form.grid == Grid::e4m3 ? " + round" : "");
     }
     double bytes_per_row() const { return static_cast<double>(value.features) * (value.is_quantized() ? 1.0 : 4.0); }
 };

@@ -3,7 +3,18 @@ from typing import Any
 KEY_TILE: int
 KEY_PART: int
 
-def quantize_rows(x: Any, codes: Any, scales: Any, sums: Any, group: int, first: int = 0, unit: str = "") -> None: ...
+def quantize_rows(
+    x: Any,
+    codes: Any,
+    scales: Any,
+    sums: Any,
+    group: int,
+    first: int = 0,
+    unit: str = "",
+    whole_row: bool = False,
+    fixed_scale: float = 0.0,
+) -> None: ...
+def round_e4m3(x: Any, fixed_scale: float = 0.0, unit: str = "") -> None: ...
 def rms_norm(x: Any, weight: Any, eps: float, unit: str = "") -> None: ...
 def add(y: Any, x: Any, unit: str = "") -> None: ...
 def gated(gate: Any, up: Any, activation: str, unit: str = "") -> None: ...
@@ -12,7 +23,14 @@ def softcap(x: Any, cap: float, unit: str = "") -> None: ...
 
 class PagedLayer:
     def __init__(
-        self, memory: Any, block_table: Any, block_size: int, num_kv_heads: int, head_dim: int, format: str
+        self,
+        memory: Any,
+        block_table: Any,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        format: str,
+        scales: list[float] = ...,
     ) -> None: ...
     @staticmethod
     def bytes_per_block(block_size: int, num_kv_heads: int, head_dim: int, format: str) -> int: ...
@@ -61,7 +79,14 @@ class AttentionShape:
 
 class KvStore:
     num_bytes: int
-    def __init__(self, layers: list[tuple[int, int]], num_blocks: int, block_size: int, format: str) -> None: ...
+    def __init__(
+        self,
+        layers: list[tuple[int, int]],
+        num_blocks: int,
+        block_size: int,
+        format: str,
+        scales: list[list[float]] = ...,
+    ) -> None: ...
     @staticmethod
     def bytes_per_block(layers: list[tuple[int, int]], block_size: int, format: str) -> int: ...
     def copy_block(self, source: int, target: int) -> None: ...
@@ -79,7 +104,10 @@ class Program:
     ) -> None: ...
     def slot(self, bytes_per_row: int, domain: str = "tokens") -> int: ...
     def float_rows(self, slot: int, features: int) -> int: ...
-    def quantized_rows(self, slot: int, features: int, group: int) -> int: ...
+    def quantized_rows(
+        self, slot: int, features: int, group: int, source: str = "group", scale: float = 0.0
+    ) -> int: ...
+    def e4m3_rows(self, slot: int, features: int, source: str = "row", scale: float = 0.0) -> int: ...
     @staticmethod
     def float_row_bytes(features: int) -> int: ...
     @staticmethod
@@ -142,24 +170,26 @@ class PackedMatrix:
     num_bytes: int
     def __init__(
         self,
-        bits: int,
+        codes: str,
         outputs: int,
         inputs: int,
         group: int,
         inputs_per_scale: int,
         scale_format: str,
         has_zeros: bool,
+        output_scale: float = 1.0,
     ) -> None: ...
     def fill(self, words: int, row_bytes: int, scales: int, zeros: int, first_tile: int, end_tile: int) -> None: ...
     @staticmethod
     def bytes_of(
-        bits: int,
+        codes: str,
         outputs: int,
         inputs: int,
         group: int,
         inputs_per_scale: int,
         scale_format: str,
         has_zeros: bool,
+        output_scale: float = 1.0,
     ) -> int: ...
 
 class DenseMatrix:
@@ -167,10 +197,10 @@ class DenseMatrix:
     inputs: int
     tiles: int
     num_bytes: int
-    def __init__(self, outputs: int, inputs: int, format: str) -> None: ...
-    def fill(self, values: int, row_elements: int, first_tile: int, end_tile: int) -> None: ...
+    def __init__(self, outputs: int, inputs: int, format: str, group: int = 0) -> None: ...
+    def fill(self, values: int, row_elements: int, scales: int, first_tile: int, end_tile: int) -> None: ...
     @staticmethod
-    def bytes_of(outputs: int, inputs: int, format: str) -> int: ...
+    def bytes_of(outputs: int, inputs: int, format: str, group: int = 0) -> int: ...
 
 def packed_linear(
     matrix: PackedMatrix,

@@ -11,6 +11,7 @@ from octavo.core.errors import CapacityError, InvalidField
 from octavo.core.step import Step
 from octavo.ops.base import Attention, Executor
 from octavo.ops.executor_plan import ExecutorUnavailable, StepLimits
+from octavo.ops.kv_format import head_scales, kv_format
 from octavo.ops.native import _kernels
 from octavo.ops.native.kernel_units import chosen_unit, kernel_units
 from octavo.ops.native.packed_model import PackedModel, num_threads
@@ -25,11 +26,11 @@ BLOCK_SIZE_MULTIPLE = 16
 class NativeExecutor(Executor):
     """Computes steps of a model over its own `num_blocks` blocks of `block_size` positions.
 
-    `kv_dtype` is what keys and values are kept in: "float32", "bfloat16" or "int8". `threads` None: one for each
-    processor this process may use; `isa` None: the best kernel unit that runs here.
+    `kv_dtype` is what keys and values are kept in, one of `kv_format.KV_DTYPES` but "auto". `threads` None: one for
+    each processor this process may use; `isa` None: the best kernel unit that runs here.
 
     Raises `ExecutorUnavailable` for a block size that it cannot use, `InvalidField` for an `isa` that does not run
-    here.
+    here, and for a `kv_dtype` whose scales the checkpoint lacks.
     """
 
     def __init__(
@@ -51,7 +52,11 @@ class NativeExecutor(Executor):
         self.vocab_size = model.vocab_size
         self.weight_bytes = model.weight_bytes
         self.team = _kernels.ThreadTeam(num_threads(threads))
-        self.kv_store = _kernels.KvStore(kv_layers(model.attention_layers), num_blocks, block_size, kv_dtype)
+        layers = model.attention_layers
+        self.kv_format = kv_format(kv_dtype, layers)
+        self.kv_store = _kernels.KvStore(
+            kv_layers(layers), num_blocks, block_size, str(self.kv_format), head_scales(self.kv_format, layers)
+        )
         max_rows, max_logit_rows = limits.max_num_batched_tokens, limits.max_num_logit_rows
         self.program = _kernels.Program(
             self.team, self.unit, self.kv_store, max_rows, max_logit_rows, model.experts_per_token

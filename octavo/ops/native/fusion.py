@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from octavo.ops.base import Attention, Norm, Rope
-from octavo.ops.native.graph import ActivationGroup, Graph
+from octavo.ops.native.graph import FormOf, Graph
 from octavo.ops.native.instructions import QkvWeights
 from octavo.ops.native.recorder import (
     AddCall,
@@ -108,9 +108,9 @@ class Match:
 Pattern = Callable[[OpCall, Graph], Match | None]
 
 
-def fuse(calls: Sequence[OpCall], activation_group: ActivationGroup) -> list[Node]:
+def fuse(calls: Sequence[OpCall], form_of: FormOf) -> list[Node]:
     """The calls, with those that patterns took replaced by their nodes."""
-    graph = Graph(calls, activation_group)
+    graph = Graph(calls, form_of)
     taken: set[OpCall] = set()
     node_at: dict[OpCall, Node] = {}
     for pattern in PATTERNS:
@@ -131,7 +131,7 @@ def project_and_attend(call: OpCall, graph: Graph) -> Match | None:
         return None
     q, k, v = (chain for chain in chains if chain is not None)
     linears = (q.linear, k.linear, v.linear)
-    one_input = len({each.x for each in linears}) == 1 and len({graph.group(each) for each in linears}) == 1
+    one_input = len({each.x for each in linears}) == 1 and len({graph.form(each) for each in linears}) == 1
     head_dims_fit = q.head_dims | k.head_dims <= {call.attention.head_dim}
     if not one_input or not head_dims_fit or q.rope is not k.rope or v.norm is not None or v.rope is not None:
         return None
@@ -181,7 +181,7 @@ def linear_gated(call: OpCall, graph: Graph) -> Match | None:
     if not isinstance(call, GatedCall):
         return None
     gate, up = (graph.made_for_one(symbol, LinearCall) for symbol in call.inputs)
-    if gate is None or up is None or gate.x is not up.x or graph.group(gate) != graph.group(up):
+    if gate is None or up is None or gate.x is not up.x or graph.form(gate) != graph.form(up):
         return None
     return Match(LinearGated(gate, up, call), (gate, up, call))
 
@@ -202,7 +202,7 @@ def linear_group(call: OpCall, graph: Graph) -> Match | None:
     if not isinstance(call, LinearCall):
         return None
     same = [each for each in graph.uses(call.x) if isinstance(each, LinearCall)]
-    group = tuple(each for each in same if graph.group(each) == graph.group(call))
+    group = tuple(each for each in same if graph.form(each) == graph.form(call))
     return Match(LinearGroup(group), group) if len(group) > 1 and group[0] is call else None
 
 

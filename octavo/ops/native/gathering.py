@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.ops.native.graph import Graph
+from octavo.ops.native.input_form import FLOATS
 from octavo.ops.native.recorder import (
     AddCall,
     GatedCall,
@@ -24,7 +25,7 @@ def gather_early(calls: Sequence[OpCall]) -> list[OpCall]:
     Calls that work row by row and lead to nothing but the logits move behind the gather, which then stands in front of
     each symbol that they read from outside.
     """
-    graph = Graph(calls, lambda weight: None)
+    graph = Graph(calls, lambda linear: FLOATS)
     moved: set[OpCall] = set()
     for call in reversed(calls):
         by_row = isinstance(call, NormCall | LinearCall | GatedCall | AddCall)

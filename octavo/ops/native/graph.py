@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from torch import Tensor
-
-from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Linear
+from octavo.ops.native.input_form import FLOATS, InputForm
 from octavo.ops.native.recorder import LinearCall, LogitsCall, OpCall, Symbol
 
-#: The group of features whose activations share a scale where they meet this weight; None for float activations.
-ActivationGroup = Callable[[Tensor | QuantizedTensor], int | None]
+#: The form in which a linear reads its inputs (`input_form.input_form`, or a test's own).
+FormOf = Callable[[Linear], InputForm]
 Call = TypeVar("Call", bound=OpCall)
 
 
 class Graph:
     """A recording's calls, looked at from their symbols."""
 
-    def __init__(self, calls: Sequence[OpCall], activation_group: ActivationGroup) -> None:
+    def __init__(self, calls: Sequence[OpCall], form_of: FormOf) -> None:
         self.calls = calls
-        self._group = activation_group
+        self.form_of = form_of
         self._maker = {call.output: call for call in calls}
         self._uses: dict[Symbol, list[OpCall]] = {}
         for call in calls:
@@ -37,16 +35,13 @@ class Graph:
         maker = self._maker[symbol]
         return maker if isinstance(maker, kind) and len(self.uses(symbol)) == 1 else None
 
-    def group(self, call: LinearCall | LogitsCall) -> int | None:
-        """The form in which a linear wants its input: a group of int8 activations, or None for floats."""
-        return self.group_of(call.linear if isinstance(call, LinearCall) else call.head)
+    def form(self, call: LinearCall | LogitsCall) -> InputForm:
+        """The form in which a linear wants its input."""
+        return self.form_of(call.linear if isinstance(call, LinearCall) else call.head)
 
-    def group_of(self, linear: Linear) -> int | None:
-        return self._group(linear.weight)
-
-    def forms(self, symbol: Symbol) -> set[int | None]:
+    def forms(self, symbol: Symbol) -> set[InputForm]:
         """All forms in which `symbol` is read."""
         return {self.form_read_by(call) for call in self.uses(symbol)}
 
-    def form_read_by(self, call: OpCall) -> int | None:
-        return self.group(call) if isinstance(call, LinearCall | LogitsCall) else None
+    def form_read_by(self, call: OpCall) -> InputForm:
+        return self.form(call) if isinstance(call, LinearCall | LogitsCall) else FLOATS

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.base import Activation, Attention, Embedding, Experts, Linear, Norm, Rope
+from octavo.ops.native.input_form import FLOATS, InputForm
 
 
 class Domain(StrEnum):
@@ -29,20 +30,21 @@ class Domain(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """Rows between instructions: float32 `[rows, features]`, or int8 with a scale for each `group` features. Compared
-    by identity."""
+    """Rows `[rows, features]` between instructions, in one form. Compared by identity."""
 
     features: int
-    group: int | None = None
+    form: InputForm = FLOATS
     domain: Domain = Domain.TOKENS
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight in the kernels' layout."""
+    """A weight in the kernels' layout. `group`: inputs that share a sum, by the form of the activations that it
+    multiplies; None where it multiplies none (an embedding) or floats."""
 
     name: str
     weight: Tensor | QuantizedTensor
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Instruction:
 
 
 def embed(embedding: Embedding, out: Value) -> Instruction:
-    arguments = (matrix_of(embedding), embedding.multiplier, out)
+    arguments = (Matrix(embedding.name, embedding.weight), embedding.multiplier, out)
     return Instruction("embed", embedding.name, arguments, (), (out,))
 
 
@@ -94,20 +96,20 @@ def copy(name: str, x: Value, out: Value) -> Instruction:
 
 
 def linear(x: Value, linears: Sequence[Linear], outs: Sequence[Value]) -> Instruction:
-    matrices, biases = [matrix_of(each) for each in linears], [Vector(each.bias) for each in linears]
+    matrices, biases = [matrix_of(each, x) for each in linears], [Vector(each.bias) for each in linears]
     name = joined_name([each.name for each in linears])
     return Instruction("linear", name, (x, matrices, biases, list(outs)), (x,), tuple(outs))
 
 
 def linear_add(x: Value, linear: Linear, residual: Value) -> Instruction:
     """residual += linear(x), in place."""
-    arguments = (x, matrix_of(linear), Vector(linear.bias), residual)
+    arguments = (x, matrix_of(linear, x), Vector(linear.bias), residual)
     return Instruction("linear_add", linear.name, arguments, (x, residual), (residual,))
 
 
 def linear_gated(x: Value, gate: Linear, up: Linear, activation: Activation, out: Value) -> Instruction:
     name = joined_name([gate.name, up.name])
-    matrices = (matrix_of(gate), Vector(gate.bias), matrix_of(up), Vector(up.bias))
+    matrices = (matrix_of(gate, x), Vector(gate.bias), matrix_of(up, x), Vector(up.bias))
     return Instruction("linear_gated", name, (x, *matrices, str(activation), out), (x,), (out,))
 
 
@@ -128,7 +130,7 @@ def project_qkv(x: Value, weights: QkvWeights, attention: Attention, q_out: Valu
     linears, norms = (weights.q, weights.k, weights.v), (weights.q_norm, weights.k_norm)
     arguments = (
         x,
-        *(matrix_of(each) for each in linears),
+        *(matrix_of(each, x) for each in linears),
         *(Vector(each.bias) for each in linears),
         *(Vector(each.weight if each else None) for each in norms),
         tuple(each.eps if each else 0.0 for each in norms),
@@ -168,31 +170,33 @@ def gather(name: str, x: Value, out: Value) -> Instruction:
 
 @dataclass(frozen=True, slots=True)
 class RoutedValues:
-    """What a mixture of experts computes in between, of each routed row: its input, hidden features and result."""
+    """What a mixture of experts computes in between, of each routed row: its input, hidden features and result.
+    `rounded_hidden` is `hidden` itself, or a value of its own where rounding takes whole rows."""
 
     x: Value
     hidden: Value
+    rounded_hidden: Value
     y: Value
 
 
 def experts(x: Value, experts: Experts, routed: RoutedValues, out: Value) -> Instruction:
     mlps = []
     for mlp in experts.mlps:
-        linears = (mlp.gate, mlp.up, mlp.down)
-        mlps.append(tuple(part for each in linears for part in (matrix_of(each), Vector(each.bias))))
+        pairs = ((mlp.gate, routed.x), (mlp.up, routed.x), (mlp.down, routed.rounded_hidden))
+        mlps.append(tuple(part for each, value in pairs for part in (matrix_of(each, value), Vector(each.bias))))
     choice = (experts.experts_per_token, experts.renormalize, str(experts.activation))
-    between = (routed.x, routed.hidden, routed.y)
-    arguments = (x, matrix_of(experts.router), mlps, *choice, *between, out)
+    between = (routed.x, routed.hidden, routed.rounded_hidden, routed.y)
+    arguments = (x, matrix_of(experts.router, x), mlps, *choice, *between, out)
     return Instruction("experts", experts.name, arguments, (x,), (*between, out))
 
 
 def logits(x: Value, head: Linear, softcap: float | None) -> Instruction:
-    arguments = (x, matrix_of(head), Vector(head.bias), softcap or 0.0)
+    arguments = (x, matrix_of(head, x), Vector(head.bias), softcap or 0.0)
     return Instruction("logits", head.name, arguments, (x,), ())
 
 
-def matrix_of(owner: Linear | Embedding) -> Matrix:
-    return Matrix(owner.name, owner.weight)
+def matrix_of(linear: Linear, x: Value) -> Matrix:
+    return Matrix(linear.name, linear.weight, x.form.group)
 
 
 def joined_name(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from octavo.ops.base import Attention, Model
 from octavo.ops.native import _kernels
 from octavo.ops.native.instructions import Instruction, Matrix
 from octavo.ops.native.lowering import lower
-from octavo.ops.native.packing import activation_group, pack
+from octavo.ops.native.packing import pack
 from octavo.ops.native.program import PackedWeight, matrices_of
 from octavo.ops.native.recorder import most_experts_per_token, record
 
@@ -41,7 +41,7 @@ def pack_model(model: Model, threads: int | None = None, fused: bool = True, con
     any more. Raises `ExecutorUnavailable` for a model that the native executor cannot compute.
     """
     calls = record(model)
-    instructions = lower(calls, activation_group, fused)
+    instructions = lower(calls, fused=fused)
     return PackedModel(
         instructions,
         _pack_matrices(matrices_of(instructions), num_threads(threads), consume),
@@ -60,7 +60,7 @@ def _pack_matrices(matrices: Sequence[Matrix], threads: int, consume: bool) -> d
     """The largest first, so that the threads end together."""
 
     def packed(matrix: Matrix) -> PackedWeight:
-        result = pack(matrix.weight, activation_group(matrix.weight))
+        result = pack(matrix.weight, matrix.group)
         if consume:
             _empty(matrix.weight)
         return result

@@ -8,108 +8,172 @@ import torch
 from torch import Tensor
 
 from octavo.core.errors import InvalidField
+from octavo.numerics.float_scheme import FloatFormat, ScaleFormat
+from octavo.numerics.float_tensor import FloatTensor
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.ops.native._kernels import DenseMatrix, PackedMatrix
 
-#: Inputs between float rescales where the weight's own groups are larger, or a row is one.
-LARGEST_ACTIVATION_GROUP = 64
-
 _FORMATS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-
-
-def activation_group(weight: Tensor | QuantizedTensor) -> int | None:
-    """Inputs that share one scale of the int8 activations which `weight` multiplies; None: it takes floats.
-
-    The weight's own group up to 64 inputs, otherwise 64.
-    """
-    if isinstance(weight, Tensor):
-        return None
-    if not isinstance(weight, PackedTensor):
-        raise InvalidField("weight", str(weight.scheme), "the native executor has no kernel for it yet")
-    return min(weight.scheme.group_size or LARGEST_ACTIVATION_GROUP, LARGEST_ACTIVATION_GROUP)
+#: Scales of FP4 are kept in the first of these that holds them exactly.
+_SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def pack(weight: Tensor | QuantizedTensor, activation_group: int | None) -> PackedMatrix | DenseMatrix:
     """A weight `[outputs, inputs]` as a matrix that owns its memory; the source is only read, and once.
 
-    A `PackedTensor` becomes a `PackedMatrix` for activations in groups of `activation_group` inputs, a float tensor
-    (float32, bfloat16, float16) a `DenseMatrix` with the same values for float activations: give None then. Works
-    while other threads run Python.
+    Integers and FP4 become a `PackedMatrix` for int8 activations in groups of `activation_group` inputs, FP8 and floats
+    (float32, bfloat16, float16) a `DenseMatrix` with the same values for float activations: give None then. Works while
+    other threads run Python.
 
     Raises `InvalidField` for a weight on another device, of another dtype, or with groups that activations in groups
     of `activation_group` do not divide.
     """
     if isinstance(weight, Tensor):
         return _pack_dense(weight, activation_group)
-    if not isinstance(weight, PackedTensor):
-        raise InvalidField("weight", str(weight.scheme), "the native executor has no kernel for it yet")
-    return _pack_codes(weight, activation_group)
+    codes = _codes_of(weight)
+    return _pack_fp8(weight, activation_group) if codes is None else _pack_codes(codes, activation_group)
 
 
-def packed_bytes(weight: Tensor | QuantizedTensor) -> int:
-    """Bytes of `pack(weight, activation_group(weight))`, without packing it. Raises `InvalidField` as `pack` does."""
+def packed_bytes(weight: Tensor | QuantizedTensor, activation_group: int | None) -> int:
+    """Bytes of `pack(weight, activation_group)`, without packing it. Raises `InvalidField` as `pack` does."""
     if isinstance(weight, Tensor):
         outputs, inputs = weight.shape
         return DenseMatrix.bytes_of(outputs, inputs, _format_of(weight, "weight"))
-    if not isinstance(weight, PackedTensor):
-        raise InvalidField("weight", str(weight.scheme), "the native executor has no kernel for it yet")
-    return PackedMatrix.bytes_of(*_layout_of(weight, activation_group(weight)))
+    codes = _codes_of(weight)
+    try:
+        if codes is None:
+            return DenseMatrix.bytes_of(*_fp8_layout(weight))
+        return PackedMatrix.bytes_of(*_layout_of(codes, activation_group))
+    except ValueError as refused:
+        raise InvalidField("weight", f"{weight.scheme} {list(weight.shape)}", str(refused)) from None
+
+
+class _Codes(NamedTuple):
+    """Integers or FP4: rows of codes, a little-endian bit stream each, with scales `[outputs, groups]`."""
+
+    name: str
+    bits: int
+    rows: Tensor
+    scale: Tensor
+    zero_point: Tensor | None
+    inputs_per_scale: int
+    output_scale: float
+    shape: tuple[int, int]
+    scheme: str
+
+
+def _codes_of(weight: QuantizedTensor) -> _Codes | None:
+    """None for FP8, whose codes are floats."""
+    match weight:
+        case PackedTensor(scheme=scheme):
+            per_scale = scheme.group_size or weight.shape[1]
+            name, parts = f"int{scheme.bits}", (weight.words, weight.scale, weight.zero_point)
+            return _Codes(name, scheme.bits, *parts, per_scale, 1.0, weight.shape, str(scheme))
+        case FloatTensor(scheme=scheme) if scheme.format is FloatFormat.E2M1:
+            scale, output_scale = _fp4_scales(weight)
+            parts = (weight.codes, scale, None)
+            return _Codes("fp4 e2m1", 4, *parts, weight.inputs_per_scale, output_scale, weight.shape, str(scheme))
+        case FloatTensor():
+            return None
+    raise InvalidField("weight", str(weight.scheme), "the native executor has no kernel for it")
+
+
+def _fp4_scales(weight: FloatTensor) -> tuple[Tensor, float]:
+    """Scales of the integers that FP4's doubled values are, and the factor of the whole matrix.
+
+    E4M3 and the usual powers of two are exact in float16; NVFP4's global scale, which would not be, waits until the
+    sums are there.
+    """
+    if weight.scheme.scale_format is ScaleFormat.E4M3 and weight.global_scale is not None:
+        return (weight.scale.to(torch.float32) / 2).to(torch.float16), 1.0 / float(weight.global_scale)
+    scale = weight.row_scales() / 2
+    dtype = next(dtype for dtype in _SCALE_DTYPES if torch.equal(scale.to(dtype).to(torch.float32), scale))
+    return scale.to(dtype), 1.0
 
 
 class _Layout(NamedTuple):
     """What `PackedMatrix` is made with, in its order."""
 
-    bits: int
+    codes: str
     outputs: int
     inputs: int
     group: int
     inputs_per_scale: int
     scale_format: str
     has_zeros: bool
+    output_scale: float
 
 
-def _layout_of(weight: PackedTensor, group: int | None) -> _Layout:
-    outputs, inputs = weight.shape
-    per_scale = weight.scheme.group_size or inputs
+def _layout_of(codes: _Codes, group: int | None) -> _Layout:
+    outputs, inputs = codes.shape
+    per_scale = codes.inputs_per_scale
     if group is None or group < 1:
         raise InvalidField("activation_group", group, "a quantized weight takes activations in groups of inputs")
     # Activations in whole rows, or in groups that each meet one scale.
     fits = per_scale >= inputs if group >= inputs else per_scale >= inputs or per_scale % group == 0
     if not fits:
         raise InvalidField("activation_group", group, f"it must divide the weight's group of {per_scale} inputs")
-    scale_format = _format_of(weight.scale, "weight.scale")
-    has_zeros = weight.zero_point is not None
-    return _Layout(weight.scheme.bits, outputs, inputs, group, per_scale, scale_format, has_zeros)
+    scale_format = _format_of(codes.scale, "weight.scale")
+    has_zeros = codes.zero_point is not None
+    return _Layout(codes.name, outputs, inputs, group, per_scale, scale_format, has_zeros, codes.output_scale)
 
 
-def _pack_codes(weight: PackedTensor, group: int | None) -> PackedMatrix:
-    layout = _layout_of(weight, group)
-    words, scale = _rows_in_memory(weight.words, "weight.words"), weight.scale.contiguous()
-    zero_point = None if weight.zero_point is None else weight.zero_point.contiguous()
-    _check_sizes(layout, words, scale, zero_point)
+def _pack_codes(codes: _Codes, group: int | None) -> PackedMatrix:
+    layout = _layout_of(codes, group)
+    rows, scale = _rows_in_memory(codes.rows, "weight.codes"), codes.scale.contiguous()
+    zero_point = None if codes.zero_point is None else codes.zero_point.contiguous()
+    _check_sizes(codes, rows, scale, zero_point)
     try:
         matrix = PackedMatrix(*layout)
     except ValueError as refused:
-        raise InvalidField("weight", f"{weight.scheme} {list(weight.shape)}", str(refused)) from None
+        raise InvalidField("weight", f"{codes.scheme} {list(codes.shape)}", str(refused)) from None
     zeros = 0 if zero_point is None else zero_point.data_ptr()
-    matrix.fill(words.data_ptr(), words.stride(0) * 4, scale.data_ptr(), zeros, 0, matrix.tiles)
+    matrix.fill(rows.data_ptr(), rows.stride(0) * rows.itemsize, scale.data_ptr(), zeros, 0, matrix.tiles)
     return matrix
 
 
-def _check_sizes(layout: _Layout, words: Tensor, scale: Tensor, zero_point: Tensor | None) -> None:
+def _check_sizes(codes: _Codes, rows: Tensor, scale: Tensor, zero_point: Tensor | None) -> None:
     """The C++ side is given addresses: what lies behind them must be as long as the layout says."""
-    groups = -(-layout.inputs // layout.inputs_per_scale)
-    expected = [("words", words, torch.int32, -(-layout.inputs * layout.bits // 32)), ("scale", scale, None, groups)]
+    outputs, inputs = codes.shape
+    groups = -(-inputs // codes.inputs_per_scale)
+    row_dtype = torch.uint8 if codes.name.startswith("fp4") else torch.int32
+    columns = -(-inputs * codes.bits // (8 * row_dtype.itemsize))
+    expected = [("words", rows, row_dtype, columns), ("scale", scale, None, groups)]
     if zero_point is not None:
         expected.append(("zero_point", zero_point, torch.int8, groups))
-    for name, tensor, dtype, columns in expected:
-        if tensor.device.type != "cpu":
-            raise InvalidField(f"weight.{name}", str(tensor.device), "native kernels read memory of the cpu")
-        if tuple(tensor.shape) != (layout.outputs, columns) or (dtype is not None and tensor.dtype != dtype):
-            given = f"{tensor.dtype} {list(tensor.shape)}"
-            wanted = f"{dtype or tensor.dtype} [{layout.outputs}, {columns}]"
-            raise InvalidField(f"weight.{name}", given, f"the weight's shape and scheme ask for {wanted}")
+    for name, tensor, dtype, length in expected:
+        _check_part(name, tensor, dtype or tensor.dtype, (outputs, length))
+
+
+def _check_part(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    if tensor.device.type != "cpu":
+        raise InvalidField(f"weight.{name}", str(tensor.device), "native kernels read memory of the cpu")
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        given = f"{tensor.dtype} {list(tensor.shape)}"
+        raise InvalidField(f"weight.{name}", given, f"the weight's shape and scheme ask for {dtype} {list(shape)}")
+
+
+def _fp8_layout(weight: QuantizedTensor) -> tuple[int, int, str, int]:
+    assert isinstance(weight, FloatTensor)
+    return (*weight.shape, str(weight.scheme.format), weight.inputs_per_scale)
+
+
+def _pack_fp8(weight: QuantizedTensor, group: int | None) -> DenseMatrix:
+    assert isinstance(weight, FloatTensor)
+    if group is not None:
+        raise InvalidField("activation_group", group, "an FP8 weight takes float activations: None")
+    layout = _fp8_layout(weight)
+    outputs, inputs = weight.shape
+    codes, scales = _rows_in_memory(weight.codes, "weight.codes"), weight.row_scales().contiguous()
+    _check_part("codes", codes, torch.uint8, (outputs, inputs))
+    _check_part("scale", scales, torch.float32, (outputs, -(-inputs // weight.inputs_per_scale)))
+    try:
+        matrix = DenseMatrix(*layout)
+    except ValueError as refused:
+        raise InvalidField("weight", f"{weight.scheme} {list(weight.shape)}", str(refused)) from None
+    matrix.fill(codes.data_ptr(), codes.stride(0), scales.data_ptr(), 0, matrix.tiles)
+    return matrix
 
 
 def _pack_dense(weight: Tensor, group: int | None) -> DenseMatrix:
@@ -121,7 +185,7 @@ def _pack_dense(weight: Tensor, group: int | None) -> DenseMatrix:
     rows = _rows_in_memory(weight, "weight")
     outputs, inputs = rows.shape
     matrix = DenseMatrix(outputs, inputs, _format_of(rows, "weight"))
-    matrix.fill(rows.data_ptr(), rows.stride(0), 0, matrix.tiles)
+    matrix.fill(rows.data_ptr(), rows.stride(0), 0, 0, matrix.tiles)
     return matrix
 
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from octavo.core.errors import InvalidField
 from octavo.ops.base import Attention, Model, Rope
 from octavo.ops.executor_plan import ExecutorPlan, ExecutorUnavailable, StepLimits
+from octavo.ops.kv_format import kv_format
 from octavo.ops.native import _kernels
 from octavo.ops.native.buffers import assign_slots
 from octavo.ops.native.executor import check_block_size, kv_layers
 from octavo.ops.native.instructions import Domain, Instruction, Matrix, RopeTable
 from octavo.ops.native.lowering import lower
 from octavo.ops.native.packed_model import num_threads
-from octavo.ops.native.packing import activation_group, packed_bytes
+from octavo.ops.native.packing import packed_bytes
 from octavo.ops.native.program import flat, matrices_of, row_bytes
 from octavo.ops.native.recorder import most_experts_per_token, record
 from octavo.ops.native.rope_tables import RopeTables, rope_bytes
@@ -36,7 +37,7 @@ def plan_native(
     """
     check_block_size(block_size)
     calls = record(model)
-    instructions = lower(calls, activation_group)
+    instructions = lower(calls)
     layers = model.attention_layers
     scratch_bytes = (
         _slot_bytes(instructions, limits, most_experts_per_token(calls))
@@ -49,13 +50,13 @@ def plan_native(
     return ExecutorPlan(
         weight_bytes=sum(_weight_bytes(matrix) for matrix in matrices_of(instructions)),
         scratch_bytes=scratch_bytes,
-        block_bytes=_kernels.KvStore.bytes_per_block(kv_layers(layers), block_size, kv_dtype),
+        block_bytes=_kernels.KvStore.bytes_per_block(kv_layers(layers), block_size, str(kv_format(kv_dtype, layers))),
     )
 
 
 def _weight_bytes(matrix: Matrix) -> int:
     try:
-        return packed_bytes(matrix.weight)
+        return packed_bytes(matrix.weight, matrix.group)
     except InvalidField as refused:
         raise ExecutorUnavailable(f"{matrix.name} has a form it cannot hold: {refused}") from refused
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.ops.base import Attention
+from octavo.ops.executor_plan import ExecutorUnavailable
 from octavo.ops.native import _kernels
 from octavo.ops.native.buffers import assign_slots
+from octavo.ops.native.input_form import Grid, activation_group
 from octavo.ops.native.instructions import Instruction, Matrix, RopeTable, Value, Vector
 from octavo.ops.native.rope_tables import RopeTables
 
@@ -22,19 +25,31 @@ PackedWeight = Any
 
 def row_bytes(value: Value) -> int:
     """Bytes that one row of a value takes."""
-    if value.group is None:
+    if value.form.group is None:
         return int(_kernels.Program.float_row_bytes(value.features))
-    return int(_kernels.Program.quantized_row_bytes(value.features, value.group))
+    return int(_kernels.Program.quantized_row_bytes(value.features, value.form.group))
 
 
 def matrices_of(instructions: Iterable[Instruction]) -> list[Matrix]:
-    """Every weight once, in the order of first use: a tied embedding and head are one."""
+    """Every weight once, in the order of first use, with the group that it is multiplied in: a tied embedding and head
+    are one. Raises `ExecutorUnavailable` for a weight that is multiplied in two."""
     found: dict[int, Matrix] = {}
     for instruction in instructions:
-        for argument in flat(instruction.arguments):
-            if isinstance(argument, Matrix):
-                found.setdefault(id(argument.weight), argument)
-    return list(found.values())
+        for matrix in flat(instruction.arguments):
+            if isinstance(matrix, Matrix):
+                known = found.setdefault(id(matrix.weight), matrix)
+                if known.group is None:
+                    found[id(matrix.weight)] = matrix
+                elif matrix.group not in (None, known.group):
+                    raise ExecutorUnavailable(
+                        f"{matrix.name} shares its weight with {known.name}, not its inputs' groups"
+                    )
+    return [_with_group(matrix) for matrix in found.values()]
+
+
+def _with_group(matrix: Matrix) -> Matrix:
+    """A weight that nothing multiplies, such as an embedding of its own, is packed as if a linear did."""
+    return matrix if matrix.group else replace(matrix, group=activation_group(matrix.weight))
 
 
 def flat(arguments: Sequence[Any]) -> Iterator[Any]:
@@ -68,9 +83,17 @@ class ProgramBuilder:
             append(instruction.name, *(self.resolve(argument) for argument in instruction.arguments))
 
     def _add_value(self, slot_id: int, value: Value) -> int:
-        if value.group is None:
-            return int(self.program.float_rows(slot_id, value.features))
-        return int(self.program.quantized_rows(slot_id, value.features, value.group))
+        form = value.form
+        match form.grid:
+            case Grid.FLOAT32:
+                return int(self.program.float_rows(slot_id, value.features))
+            case Grid.E4M3:
+                return int(self.program.e4m3_rows(slot_id, value.features, str(form.source), form.scale))
+            case Grid.INT8:
+                assert form.group is not None
+                return int(
+                    self.program.quantized_rows(slot_id, value.features, form.group, str(form.source), form.scale)
+                )
 
     @singledispatchmethod
     def resolve(self, argument: Any) -> Any:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from octavo.core.step import Step
 from octavo.ops.base import Executor, Model
+from octavo.ops.kv_format import kv_format
 from octavo.ops.reference.batch import paged_batch, whole_prompts
 from octavo.ops.reference.kv_storage import KVStorage
 from octavo.ops.reference.ops import ReferenceOps
@@ -16,14 +17,15 @@ from octavo.ops.reference.tiles import RowTiles
 class ReferenceExecutor(Executor):
     """Computes steps of `model` over its own `num_blocks` blocks of `block_size` positions.
 
-    `dtype` is what keys and values are kept in, float32 or bfloat16; arithmetic is float32.
+    `kv_dtype` is what keys and values are rounded to, one of `kv_format.KV_DTYPES` but "auto"; arithmetic is float32.
     """
 
-    def __init__(self, model: Model, num_blocks: int, block_size: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, model: Model, num_blocks: int, block_size: int, kv_dtype: str = "float32") -> None:
         self.model = model
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.storage = KVStorage(model.attention_layers, num_blocks, block_size, dtype)
+        layers = model.attention_layers
+        self.storage = KVStorage(layers, num_blocks, block_size, kv_format(kv_dtype, layers))
         self.ops = ReferenceOps(RowTiles())
         self._probe()
 

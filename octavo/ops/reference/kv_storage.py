@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from octavo.ops.base import Attention
+from octavo.ops.kv_format import KvFormat
+from octavo.ops.reference.kv_rounding import round_kv, scale_tensors
 
 
 class KVStorage:
@@ -17,24 +19,27 @@ class KVStorage:
     slot = block_table[position // block_size] * block_size + position % block_size
     ```
     The last slot stays zero: it stands for positions that a sequence does not have. All pages are touched when the
-    storage is made, so that the process's size does not grow later.
+    storage is made, so that the process's size does not grow later. Formats with codes are rounded to on the way in and
+    kept as float32: this is what others are tested against, not a way to save memory.
     """
 
     def __init__(
-        self, layers: Sequence[Attention], num_blocks: int, block_size: int, dtype: torch.dtype = torch.float32
+        self, layers: Sequence[Attention], num_blocks: int, block_size: int, format: KvFormat = KvFormat.FLOAT32
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.dtype = dtype
+        self.format = format
+        self.dtype = _dtype(format)
         self.zero_slot = num_blocks * block_size
         shapes = [(self.zero_slot + 1, layer.num_kv_heads, layer.head_dim) for layer in layers]
-        self._keys = [torch.empty(shape, dtype=dtype).zero_() for shape in shapes]
-        self._values = [torch.empty(shape, dtype=dtype).zero_() for shape in shapes]
+        self._keys = [torch.empty(shape, dtype=self.dtype).zero_() for shape in shapes]
+        self._values = [torch.empty(shape, dtype=self.dtype).zero_() for shape in shapes]
+        self._scales = [scale_tensors(format, layer) for layer in layers]
 
     @staticmethod
-    def bytes_per_block(layers: Sequence[Attention], block_size: int, dtype: torch.dtype = torch.float32) -> int:
+    def bytes_per_block(layers: Sequence[Attention], block_size: int, format: KvFormat = KvFormat.FLOAT32) -> int:
         """Bytes one block takes over all layers, keys and values."""
-        return sum(2 * block_size * layer.num_kv_heads * layer.head_dim * dtype.itemsize for layer in layers)
+        return sum(2 * block_size * layer.num_kv_heads * layer.head_dim * _dtype(format).itemsize for layer in layers)
 
     @property
     def num_bytes(self) -> int:
@@ -42,8 +47,8 @@ class KVStorage:
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store keys and values `[rows, kv_heads, head_dim]` at `slots` int64 `[rows]`."""
-        self._keys[layer].index_copy_(0, slots, keys.to(self.dtype))
-        self._values[layer].index_copy_(0, slots, values.to(self.dtype))
+        for stored, x, scales in zip(self.layer(layer), (keys, values), self._scales[layer], strict=True):
+            stored.index_copy_(0, slots, round_kv(x, self.format, scales).to(self.dtype))
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """All keys and all values of a layer, by slot."""
@@ -56,3 +61,7 @@ class KVStorage:
             target_slots = slice(target * self.block_size, (target + 1) * self.block_size)
             for tensor in (*self._keys, *self._values):
                 tensor[target_slots] = tensor[source_slots]
+
+
+def _dtype(format: KvFormat) -> torch.dtype:
+    return torch.bfloat16 if format is KvFormat.BFLOAT16 else torch.float32

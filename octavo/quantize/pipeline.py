@@ -23,6 +23,7 @@ from octavo.quantize.block_training import train_block
 from octavo.quantize.bulk_ops import BulkOps, dense
 from octavo.quantize.calibration import Calibration
 from octavo.quantize.distill import Distilled, Teacher, distill, source_head
+from octavo.quantize.finite import check_finite
 from octavo.quantize.journal import Journal
 from octavo.quantize.kv_calibration import calibrate_kv
 from octavo.quantize.pieces import block_outputs, cut
@@ -84,8 +85,10 @@ def quantize_model(
     weights leave memory block by block. `calibration` may be None if the recipe needs none, and with `statistics`:
     then every linear is rounded on those, and nothing is run. `distilling` is told of the recipe's `distill_steps`.
 
-    The result depends on the journal's key alone: resumed or not, the bits are the same.
+    The result depends on the journal's key alone: resumed or not, the bits are the same. Raises `CheckpointError`
+    naming tensors that hold NaN or infinity.
     """
+    check_finite(model)
     result = QuantizedModel(num_resumed_blocks=journal.num_finished_blocks)
     if "rotate" in recipe.transforms:
         rotate(model, recipe.seed)

@@ -143,6 +143,19 @@ class _Metadata:
         self._taken.add(key)
         return self._values.get(key, default)
 
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number above zero. Raises `CheckpointError` for anything else."""
+        value = self.take(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise CheckpointError(f"GGUF metadata {key} is {value!r}: a whole number above zero is needed")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.take(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise CheckpointError(f"GGUF metadata {key} is {value!r}: a number is needed")
+        return float(value)
+
     def finish(self) -> None:
         for key in sorted(self._values.keys() - self._taken):
             raise UnsupportedModel(f"GGUF metadata {key} is {self._values[key]!r}: not understood")
@@ -151,9 +164,9 @@ class _Metadata:
 def make_config(file: GgufFile, architecture: str, rope_divisors: Tensor | None) -> dict[str, Any]:
     """GGUF metadata -> Hugging Face config dict. Raises `UnsupportedModel` for keys that are not understood."""
     metadata = _Metadata(file.metadata, architecture)
-    num_heads = metadata.take("attention.head_count")
-    hidden_size = metadata.take("embedding_length")
-    head_dim = metadata.take("attention.key_length", hidden_size // num_heads)
+    num_heads = metadata.whole("attention.head_count")
+    hidden_size = metadata.whole("embedding_length")
+    head_dim = metadata.whole("attention.key_length", hidden_size // num_heads)
     if metadata.take("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModel("GGUF metadata attention.value_length: values must be as wide as keys")
     if metadata.take("rope.dimension_count", head_dim) != head_dim:
@@ -165,16 +178,17 @@ def make_config(file: GgufFile, architecture: str, rope_divisors: Tensor | None)
         "model_type": model_type,
         "vocab_size": file.shape("token_embd.weight")[0],
         "hidden_size": hidden_size,
-        "intermediate_size": metadata.take("feed_forward_length"),
-        "num_hidden_layers": metadata.take("block_count"),
+        "intermediate_size": metadata.whole("feed_forward_length"),
+        "num_hidden_layers": metadata.whole("block_count"),
         "num_attention_heads": num_heads,
-        "num_key_value_heads": metadata.take("attention.head_count_kv", num_heads),
+        "num_key_value_heads": metadata.whole("attention.head_count_kv", num_heads),
         "head_dim": head_dim,
-        "max_position_embeddings": metadata.take("context_length"),
-        "rms_norm_eps": _short_decimal(metadata.take("attention.layer_norm_rms_epsilon", 1e-5)),
+        "max_position_embeddings": metadata.whole("context_length"),
+        "rms_norm_eps": _short_decimal(metadata.number("attention.layer_norm_rms_epsilon", 1e-5)),
         "tie_word_embeddings": "output.weight" not in file.names(),
     }
-    experts = _expert_fields(metadata, architecture)
+    _check_sizes(file, config)
+    experts = _expert_fields(file, metadata, architecture)
     if architecture == "llama" and not experts:
         config["attention_bias"] = "blk.0.attn_q.bias" in file.names()
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in file.names()
@@ -184,6 +198,23 @@ def make_config(file: GgufFile, architecture: str, rope_divisors: Tensor | None)
     config |= _rope_fields(metadata, architecture, rope_divisors)
     metadata.finish()
     return config
+
+
+def _check_sizes(file: GgufFile, config: Mapping[str, Any]) -> None:
+    """Refuse sizes that the tensors belie, before anything is built in them."""
+    layers = {name.split(".")[1] for name in file.names() if name.startswith("blk.")}
+    if len(layers) != config["num_hidden_layers"]:
+        raise CheckpointError(
+            f"{file.source}: metadata block_count is {config['num_hidden_layers']}, there are {len(layers)} blocks"
+        )
+    query_rows = config["num_attention_heads"] * config["head_dim"]
+    meant = {
+        "token_embd.weight": (config["vocab_size"], config["hidden_size"]),
+        "blk.0.attn_q.weight": (query_rows, config["hidden_size"]),
+    }
+    for name, shape in meant.items():
+        if file.shape(name) != shape:
+            raise CheckpointError(f"{file.source}: tensor {name} is {file.shape(name)}, the metadata means {shape}")
 
 
 def _token_ids(values: Mapping[str, Any]) -> dict[str, int]:
@@ -203,14 +234,16 @@ def _gemma_fields(metadata: _Metadata, config: dict[str, Any]) -> dict[str, Any]
         "_sliding_window_pattern": metadata.take("attention.sliding_window_pattern", 6),
         "final_logit_softcapping": metadata.take("final_logit_softcapping"),
         "attn_logit_softcapping": metadata.take("attn_logit_softcapping"),
-        "rope_local_base_freq": metadata.take("rope.freq_base_swa", 10_000.0),
+        "rope_local_base_freq": metadata.number("rope.freq_base_swa", 10_000.0),
     }
 
 
-def _expert_fields(metadata: _Metadata, architecture: str) -> dict[str, Any]:
+def _expert_fields(file: GgufFile, metadata: _Metadata, architecture: str) -> dict[str, Any]:
     """Experts in a llama-architecture file are Mixtral's. llama.cpp makes the weights of the chosen experts sum to 1
     for both families, whatever `norm_topk_prob` was, and has experts in every layer."""
     num_experts = metadata.take("expert_count", 0)
+    if num_experts and num_experts != next(iter(file.shape("blk.0.ffn_gate_exps.weight"))):
+        raise CheckpointError(f"{file.source}: metadata expert_count is {num_experts}, the stacks hold others")
     per_token = metadata.take("expert_used_count", 0)
     size = metadata.take("expert_feed_forward_length")
     neutral = {
@@ -244,7 +277,7 @@ def _window_fields(metadata: _Metadata, architecture: str) -> dict[str, Any]:
 
 
 def _rope_fields(metadata: _Metadata, architecture: str, divisors: Tensor | None) -> dict[str, Any]:
-    theta = metadata.take("rope.freq_base", 1e6 if architecture == "gemma3" else 10_000.0)
+    theta = metadata.number("rope.freq_base", 1e6 if architecture == "gemma3" else 10_000.0)
     kind = metadata.take("rope.scaling.type", "none")
     keys = {
         "factor": "rope.scaling.factor",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ _STRING, _ARRAY, _BOOL = 8, 9, 7
 #: GGUF value type -> little-endian format.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _DEFAULT_ALIGNMENT = 32
+#: ggml's limits; a header that asks for more is damaged or hostile.
+_MOST_DIMENSIONS = 4
+_MOST_NESTED_ARRAYS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +71,27 @@ class _Cursor:
 
     def string(self) -> str:
         length = self.number("Q")
-        raw = self.data[self.position : self.position + length]
-        if len(raw) != length:
+        if length > len(self.data) - self.position:
             raise struct.error(f"a text of {length} bytes ends beyond the file")
+        raw = self.data[self.position : self.position + length]
         self.position += length
         return bytes(raw).decode("utf-8")
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, depth: int = 0) -> Any:
         if kind == _STRING:
             return self.string()
         if kind == _ARRAY:
-            return self.array()
+            return self.array(depth + 1)
         if kind not in _SCALARS:
             raise struct.error(f"unknown value type {kind}")
         return self.number(_SCALARS[kind])
 
-    def array(self) -> list[Any]:
+    def array(self, depth: int) -> list[Any]:
+        if depth > _MOST_NESTED_ARRAYS:
+            raise struct.error(f"arrays within arrays, more than {_MOST_NESTED_ARRAYS} deep")
         kind, length = self.number("I"), self.number("Q")
         if kind not in _SCALARS:
-            return [self.value(kind) for _ in range(length)]
+            return [self.value(kind, depth) for _ in range(length)]
         dtype = np.dtype("?" if kind == _BOOL else "<" + _SCALARS[kind])
         if self.position + length * dtype.itemsize > len(self.data):
             raise struct.error(f"an array of {length} numbers ends beyond the file")
@@ -106,20 +112,47 @@ def _read(cursor: _Cursor, source: Path) -> GgufHeader:
             raise CheckpointError(f"{source}: metadata key {key} stands twice")
         header.metadata[key] = cursor.value(cursor.number("I"))
     found = [_read_tensor_info(cursor) for _ in range(num_tensors)]
-    alignment = header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    alignment = _alignment(header.metadata, source)
     start = -(-cursor.position // alignment) * alignment
     for name, shape, type_number, relative_offset in found:
         if name in header.tensors:
             raise CheckpointError(f"{source}: tensor {name} stands twice")
+        if relative_offset % alignment:
+            raise CheckpointError(f"{source}: tensor {name} begins at {relative_offset}, no multiple of {alignment}")
         type_name, num_bytes = _storage(source, name, shape, type_number)
         header.tensors[name] = TensorInfo(name, shape, type_name, start + relative_offset, num_bytes)
+    _check_places(header.tensors.values(), len(cursor.data), source)
     return header
 
 
+def _alignment(metadata: dict[str, Any], source: Path) -> int:
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+        raise CheckpointError(f"{source}: metadata general.alignment is {alignment!r}; a power of two is needed")
+    return alignment
+
+
+def _check_places(tensors: Iterable[TensorInfo], file_bytes: int, source: Path) -> None:
+    """Every tensor lies within the file and on no other."""
+    end, last = 0, ""
+    for info in sorted(tensors, key=lambda each: each.offset):
+        if info.offset < end:
+            raise CheckpointError(f"{source}: tensors {last} and {info.name} overlap")
+        end, last = info.offset + info.num_bytes, info.name
+        if end > file_bytes:
+            raise CheckpointError(
+                f"{source}: truncated: tensor {info.name} ends at byte {end:,}, beyond the file of {file_bytes:,}"
+            )
+
+
 def _read_tensor_info(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
-    name = cursor.string()
-    dimensions = [cursor.number("Q") for _ in range(cursor.number("I"))]
-    return name, tuple(reversed(dimensions)), cursor.number("I"), cursor.number("Q")
+    name, num_dimensions = cursor.string(), cursor.number("I")
+    if num_dimensions > _MOST_DIMENSIONS:
+        raise struct.error(f"tensor {name} has {num_dimensions} dimensions; at most {_MOST_DIMENSIONS} are known")
+    shape = tuple(reversed([cursor.number("Q") for _ in range(num_dimensions)]))
+    if not shape or 0 in shape:
+        raise struct.error(f"tensor {name} has the shape {shape}, which holds nothing")
+    return name, shape, cursor.number("I"), cursor.number("Q")
 
 
 def _storage(source: Path, name: str, shape: tuple[int, ...], type_number: int) -> tuple[str, int]:

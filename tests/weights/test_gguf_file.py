@@ -15,8 +15,9 @@ from octavo.weights.checkpoint import num_weights, open_checkpoint
 from octavo.weights.gguf_file import READABLE_TYPES, GgufFile
 
 SHAPE = (6, 512)
-#: Q4_K and Q6_K cannot be written by the package: random bytes with small scales do.
-_BLOCK_SCALES = {"Q4_K": (0, 4), "Q6_K": (208, 210), "Q5_K": (0, 4)}
+#: Types that the package cannot write: random bytes with small scales, which lie in these bytes of a block.
+_BLOCK_SCALES = {"Q2_K": (80, 84), "Q3_K": (108, 110), "Q4_K": (0, 4), "Q5_K": (0, 4), "Q6_K": (208, 210),
+                 "IQ4_NL": (0, 2), "IQ4_XS": (0, 2)}  # fmt: skip
 
 
 def random_bytes(kind: Any, generator: np.random.Generator) -> np.ndarray:
@@ -112,9 +113,9 @@ def test_empty_and_foreign_files(tmp_path: Path) -> None:
 
 
 def test_unread_type_is_named(tmp_path: Path) -> None:
-    checkpoint = GgufFile(write_gguf(tmp_path / "m.gguf", ("F32", "Q5_K")))
+    checkpoint = GgufFile(write_gguf(tmp_path / "m.gguf", ("F32", "IQ4_XS")))
     checkpoint.get("F32.weight")
-    with pytest.raises(CheckpointError, match=r"Q5_K\.weight has type Q5_K.*Q4_K"):
-        checkpoint.get("Q5_K.weight")
+    with pytest.raises(CheckpointError, match=r"IQ4_XS\.weight has type IQ4_XS.*Q4_K"):
+        checkpoint.get("IQ4_XS.weight")
     with pytest.raises(CheckpointError, match="has no tensor nothing"):
         checkpoint.get("nothing")

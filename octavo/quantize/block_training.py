@@ -34,6 +34,8 @@ from octavo.quantize.updates import Updates
 
 #: Learning rates by role. Units are codes and factors, so they hold for every matrix.
 _RATES = {"units": 0.02, "scale": 0.002, "zero": 0.002}
+#: Of a row of zeros.
+_LEAST_ENERGY = 1e-12
 _NUM_EVALUATIONS = 8
 _PATIENCE = 4
 
@@ -89,7 +91,7 @@ def _finished(rounder: Rounder, linear: Linear, trained: TrainedWeight, training
 @dataclass(slots=True)
 class BlockTraining:
     """One block's training, on the rows `mask` bool `[tokens]` counts (None: all). `error_before` and `error` are
-    squared errors of held-out rows, as shares of their targets' energy."""
+    what `_loss` gives for held-out rows."""
 
     layer: DecoderLayer
     trained: Mapping[str, TrainedWeight]
@@ -138,12 +140,12 @@ class BlockTraining:
         return Updates(self.trained.values(), _RATES, cosine)
 
     def _loss(self, piece: Piece) -> Tensor:
-        """Squared error of the rows that count, as a share of their energy."""
+        """Mean over the rows that count of each row's squared error as a share of its own energy: norms see no more.
+        Some tokens' states are a hundred times larger than others', and would else be all that counts."""
         y = decoder_layer(self._ops, self.layer, self.hidden[piece.rows], piece.batch)
         target = self.targets[piece.rows]
-        if self.mask is not None:
-            y, target = y[self.mask[piece.rows]], target[self.mask[piece.rows]]
-        return LOSS(y, target)
+        shares = (y - target).square().sum(-1) / target.square().sum(-1).clamp_min(_LEAST_ENERGY)
+        return shares.mean() if self.mask is None else shares[self.mask[piece.rows]].mean()
 
     @torch.no_grad()
     def _held_out_error(self, held_out: list[Piece]) -> float:
@@ -160,7 +162,3 @@ class BlockTraining:
     def _parameters(self) -> Iterator[Tensor]:
         for weight in self.trained.values():
             yield from weight.parameters().values()
-
-
-def LOSS(y: Tensor, target: Tensor) -> Tensor:
-    return (y - target).square().mean() / target.square().mean()

@@ -128,7 +128,7 @@ class Distillation:
                 best.num_steps = step + 1
                 if stop.stops:
                     break
-                journal.save_state(_STATE, *self._state(best, stop))
+                journal.save_state(_STATE, step + 1, *self._state(best, stop))
         progress(num_steps, num_steps)
         return best
 

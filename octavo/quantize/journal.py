@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save, save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from octavo.core.storage import writing
@@ -29,8 +29,11 @@ from octavo.numerics.scheme import scheme_fields, scheme_from_fields
 from octavo.quantize.result import BlockResult, ModuleReport, QuantizedWeight
 
 KEY_FILE = "key.json"
-#: Names in a block's file: changed dense tensors by their own name, a module's static input scale, and
-#: the weights behind its codes.
+#: A training's state is many tensors, some at a time in a file, and these fields.
+_FIELDS_FILE = "fields.json"
+_SHARD_BYTES = 128 << 20
+#: Names in a block's file: changed dense tensors by their own name, a module's static input scale, and the weights
+#: behind its codes.
 _DENSE, _INPUT_SCALE, _LATENT = "dense:", "input_scale", "latent"
 
 
@@ -74,25 +77,34 @@ class Journal:
         with safe_open(self._hidden_file(self.num_finished_blocks), framework="pt") as file:
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
 
-    def save_state(self, name: str, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> None:
-        """Where a training of the whole model stands: replaces what was stored as `name`."""
-        file = self.directory / f"{name}.safetensors"
-        partial = file.with_name(file.name + ".partial")
-        save_file(
-            {key: tensor.contiguous() for key, tensor in tensors.items()}, partial, {"fields": json.dumps(fields)}
-        )
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        partial.replace(file)
+    def save_state(self, name: str, step: int, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> None:
+        """Where a training of the whole model stands after `step`; older states of `name` are deleted. Written shard
+        by shard, so that no second copy of all tensors is ever in memory."""
+        older = self._states(name)
+        partial = self.directory / f"{name}-{step:06d}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        for number, shard in enumerate(_shards(tensors)):
+            write_atomically(partial / f"{number:04d}.safetensors", save(shard))
+        write_atomically(partial / _FIELDS_FILE, json.dumps(fields).encode())
+        partial.replace(partial.with_suffix(""))
+        for directory in older:
+            shutil.rmtree(directory)
 
     def state(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What `save_state` stored last; None if nothing was."""
-        file = self.directory / f"{name}.safetensors"
-        if not file.exists():
+        states = self._states(name)
+        if not states:
             return None
-        with safe_open(file, framework="pt") as stored:
-            tensors = {key: stored.get_tensor(key).clone() for key in stored.keys()}  # noqa: SIM118 (not a mapping)
-            return tensors, json.loads(stored.metadata()["fields"])
+        tensors: dict[str, Tensor] = {}
+        for file in sorted(states[-1].glob("*.safetensors")):
+            with safe_open(file, framework="pt") as stored:
+                tensors |= {key: stored.get_tensor(key).clone() for key in stored.keys()}  # noqa: SIM118
+        return tensors, json.loads((states[-1] / _FIELDS_FILE).read_text())
+
+    def _states(self, name: str) -> list[Path]:
+        """Whole ones, the latest last."""
+        return sorted(each for each in self.directory.glob(f"{name}-*") if each.suffix != ".partial")
 
     def remove(self) -> None:
         shutil.rmtree(self.directory)
@@ -137,6 +149,18 @@ def write_atomically(file: Path, content: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     partial.replace(file)
+
+
+def _shards(tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """All of them, some at a time."""
+    shard: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        shard[name] = tensor.contiguous()
+        if sum(each.nbytes for each in shard.values()) > _SHARD_BYTES:
+            yield shard
+            shard = {}
+    if shard:
+        yield shard
 
 
 def _serialize(block: BlockResult) -> bytes:

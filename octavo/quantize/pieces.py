@@ -15,7 +15,7 @@ from octavo.quantize.bulk_ops import BulkOps
 #: Tokens one update sees, unless a sequence alone is longer.
 STEP_TOKENS = 1024
 #: Tokens of text that is never trained on but decides what is kept and when to stop: this share, at most so many.
-_HELD_OUT_SHARE, _MOST_HELD_OUT_TOKENS = 1 / 8, 4096
+_HELD_OUT_SHARE, MOST_HELD_OUT_TOKENS = 1 / 8, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def hold_out(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
     if len(pieces) == 1:
         return pieces, pieces
     largest = max(piece.num_tokens for piece in pieces)
-    count = min(int(len(pieces) * _HELD_OUT_SHARE), _MOST_HELD_OUT_TOKENS // largest)
+    count = min(int(len(pieces) * _HELD_OUT_SHARE), MOST_HELD_OUT_TOKENS // largest)
     every = len(pieces) // max(1, count)
     held_out = {index * every + every // 2 for index in range(max(1, count))}
     return (

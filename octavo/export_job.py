@@ -110,6 +110,8 @@ class ExportJob:
             raise InvalidField("dtype", self.dtype, f"one of {', '.join(DTYPES)}")
         if self.file_type is not None and self.format != "gguf":
             raise InvalidField("type", self.file_type, "ggml types are for format gguf")
+        if self.dtype is not None and self.format == "gguf":
+            raise InvalidField("dtype", self.dtype, "format gguf rounds by a type of its own, such as F16 or Q8_0")
 
     def _check_output(self, checkpoint: Checkpoint) -> None:
         if self.output.absolute().resolve() == Path(checkpoint.source).absolute().resolve():

@@ -38,9 +38,11 @@ def examine(model: str, check: bool = True) -> dict[str, Any]:
     from octavo.models.load import open_model_checkpoint
     from octavo.serve.model_info import read_quality
     from octavo.weights.checkpoint import num_weights, true_bits_per_weight
-    from octavo.weights.inventory import count_storage, find_problems
+    from octavo.weights.inventory import count_storage, group_modules
+    from octavo.weights.sanity import find_problems
 
     checkpoint = open_model_checkpoint(model)
+    parts = _examine_parts(checkpoint)
     return {
         "model": model,
         "path": str(checkpoint.source),
@@ -50,16 +52,44 @@ def examine(model: str, check: bool = True) -> dict[str, Any]:
         "weight_bytes": checkpoint.num_bytes,
         "true_bits_per_weight": true_bits_per_weight(checkpoint),
         "storage": [count.to_dict() for count in count_storage(checkpoint)],
-        "problems": find_problems(checkpoint) if check else None,
+        "modules": [group.to_dict() for group in group_modules(checkpoint)],
+        "kv_cache": parts["kv_cache"],
+        "notes": list(checkpoint.notes) if check else [],
+        "warnings": parts["warnings"],
+        "problems": [*find_problems(checkpoint), *parts["problems"]] if check else None,
         "quality": read_quality(checkpoint.source),
     }
+
+
+def _examine_parts(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What a model's parts must be to each other; nothing of a model that Octavo does not know."""
+    from octavo.core.errors import UnsupportedModel
+    from octavo.models.registry import read_spec
+    from octavo.weights.sanity import find_head_problems, find_kv_problems, find_split_schemes
+
+    try:
+        spec = read_spec(checkpoint.config)
+    except UnsupportedModel:
+        return {"kv_cache": "unknown", "warnings": [], "problems": []}
+    names, layers = spec.names, range(spec.num_layers)
+    attentions = [names.in_layer(layer, names.q).rpartition(".")[0] for layer in layers]
+    problems, kv_cache = find_kv_problems(checkpoint, attentions)
+    head, embedding = f"{names.head}.weight", f"{names.embedding}.weight"
+    problems += find_head_problems(checkpoint, head, embedding, spec.tied_embedding)
+    fused = [[names.in_layer(layer, name) for name in (names.q, names.k, names.v)] for layer in layers]
+    dense_mlps = [layer for layer in layers if spec.layers[layer].experts is None]
+    fused += [[names.in_layer(layer, name) for name in (names.gate, names.up)] for layer in dense_mlps]
+    return {"kv_cache": kv_cache, "warnings": find_split_schemes(checkpoint, fused), "problems": problems}
 
 
 def _format(checkpoint: Checkpoint) -> str:
     if checkpoint.source.suffix == ".gguf":
         return "GGUF"
     section = checkpoint.config.get("quantization_config")
-    return f"compressed-tensors {section['format']}" if section else "safetensors"
+    if not section:
+        return "safetensors"
+    detail = section.get("checkpoint_format") or section.get("format") or section.get("version") or ""
+    return f"{section.get('quant_method')} {detail}".strip()
 
 
 def _architecture(config: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +151,13 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
             f"{count['bits_per_weight']:12.3f}"
         )
     yield ""
+    if report["modules"]:
+        yield f"  {'quantized modules':52} {'count':>5}  stored as"
+        yield from (f"  {each['pattern']:52} {each['num_tensors']:5}  {each['storage']}" for each in report["modules"])
+        yield ""
+    yield _row("KV cache scales", report["kv_cache"])
+    yield from (_row("note", note) for note in report["notes"])
+    yield from (_row("WARNING", warning) for warning in report["warnings"])
     yield from _problem_lines(report["problems"])
     yield ""
     yield from _quality_lines(report["quality"])

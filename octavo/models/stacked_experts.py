@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from octavo.numerics.activations import InputQuantizer
     from octavo.numerics.kv_scales import KvScales
     from octavo.numerics.quantized_tensor import QuantizedTensor
+    from octavo.numerics.scheme import Scheme
     from octavo.text.tokenizer import Tokenizer
 
 _STACKED = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|gate|up|down)_proj(?:\.weight)?")
@@ -74,6 +75,14 @@ class StackedExperts(Checkpoint):
     def tensor_type(self, name: str) -> str:
         """The stored tensor's: a safetensors dtype or a ggml type."""
         return self._checkpoint.tensor_type(self._part(name).name)
+
+    def scheme(self, name: str) -> Scheme | None:
+        part = self._part(name)
+        return self._checkpoint.scheme(part.name) if part.expert is None else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._checkpoint.notes
 
     def input_quantizer(self, module: str) -> InputQuantizer | None:
         return self._checkpoint.input_quantizer(module)

@@ -26,7 +26,7 @@ from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES
 from octavo.weights.stored_model import StoredModel
 
 _LOADING = (
-    "transformers rounds weight_scale to the dtype a model is loaded in, and with autobitlinear 5.24 leaves dense tensors "
+    "transformers rounds weight_scale to the dtype a model is loaded in, and with autobitlinear leaves dense tensors "
     "in the dtype of the file: load in the dtype that config.json names, float32 for the exact scale"
 )
 

@@ -1,20 +1,13 @@
-"""What a checkpoint holds: tensors counted by how they are stored, and whether their numbers are sane."""
+"""What a checkpoint holds: tensors counted by how they are stored."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from octavo.core.errors import CheckpointError
-from octavo.numerics.packed_tensor import PackedTensor
-from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.weights.checkpoint import Checkpoint
-from octavo.weights.compressed_tensors_directory import CompressedTensorsDirectory
 
 
 @dataclass(slots=True)
@@ -40,53 +33,41 @@ def count_storage(checkpoint: Checkpoint) -> list[StorageCount]:
     """Largest share of bytes first. Reads headers only."""
     counts: dict[str, StorageCount] = {}
     for name in checkpoint.names():
-        storage, bits = _storage(checkpoint, name)
-        count = counts.setdefault(storage, StorageCount(storage, bits))
+        storage, scheme = storage_of(checkpoint, name), checkpoint.scheme(name)
+        count = counts.setdefault(storage, StorageCount(storage, None if scheme is None else scheme.bits))
         count.num_tensors += 1
         count.num_weights += math.prod(checkpoint.shape(name))
         count.num_bytes += checkpoint.tensor_bytes(name)
     return sorted(counts.values(), key=lambda count: -count.num_bytes)
 
 
-def find_problems(checkpoint: Checkpoint, progress: Callable[[int, int], None] | None = None) -> list[str]:
-    """One line for each tensor with zero or non-finite scales, or NaN or infinity among its values. Reads everything;
-    a tensor that cannot be read is a line too. Empty: sane."""
-    names = checkpoint.names()
-    problems: list[str] = []
-    for position, name in enumerate(names, 1):
-        try:
-            problems += [f"{name}: {problem}" for problem in _problems(checkpoint.get(name))]
-        except CheckpointError as error:
-            problems.append(str(error))
-        if progress is not None:
-            progress(position, len(names))
-    return problems
+@dataclass(frozen=True, slots=True)
+class ModuleGroup:
+    """Tensors of one role that are stored alike: `pattern` has `*` for every number in a name."""
+
+    pattern: str
+    storage: str
+    num_tensors: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
-def _storage(checkpoint: Checkpoint, name: str) -> tuple[str, int | None]:
-    if isinstance(checkpoint, CompressedTensorsDirectory):
-        module_format = checkpoint.module_format(name)
-        if module_format is not None:
-            return f"{module_format.scheme}, {module_format.layout}", module_format.scheme.bits
-    return checkpoint.tensor_type(name), None
+def group_modules(checkpoint: Checkpoint) -> list[ModuleGroup]:
+    """What each role of quantized matrix is stored as, in the order of names. Reads headers only."""
+    counts: dict[tuple[str, str], int] = {}
+    for name in checkpoint.names():
+        if checkpoint.scheme(name) is not None:
+            key = (re.sub(r"\d+", "*", name.removesuffix(".weight")), storage_of(checkpoint, name))
+            counts[key] = counts.get(key, 0) + 1
+    return [ModuleGroup(pattern, storage, count) for (pattern, storage), count in counts.items()]
 
 
-def _problems(tensor: Tensor | QuantizedTensor) -> Iterator[str]:
-    if not isinstance(tensor, PackedTensor):
-        values = tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor
-        if values.is_floating_point():
-            yield from _not_finite(values, "values")
-        return
-    yield from _not_finite(tensor.scale, "scales")
-    zeros = int((tensor.scale == 0).sum())
-    if zeros:
-        yield f"{zeros} of {tensor.scale.numel()} scales are zero"
-    zero_point, scheme = tensor.zero_point, tensor.scheme
-    if zero_point is not None and not scheme.lowest <= int(zero_point.min()) <= int(zero_point.max()) <= scheme.highest:
-        yield f"zero points outside {scheme.lowest}..{scheme.highest}"
-
-
-def _not_finite(tensor: Tensor, what: str) -> Iterator[str]:
-    wrong = int((~torch.isfinite(tensor)).sum())
-    if wrong:
-        yield f"{wrong} of {tensor.numel()} {what} are NaN or infinite"
+def storage_of(checkpoint: Checkpoint, name: str) -> str:
+    """Scheme, rounding of inputs, and the format's name for it; for a dense tensor the last alone."""
+    scheme = checkpoint.scheme(name)
+    if scheme is None:
+        return checkpoint.tensor_type(name)
+    quantizer = checkpoint.input_quantizer(name.removesuffix(".weight"))
+    inputs = "" if quantizer is None else f" x {quantizer.scheme}"
+    return f"{scheme}{inputs}, {checkpoint.tensor_type(name)}"

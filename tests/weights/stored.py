@@ -22,10 +22,14 @@ from tests.checkpoints import make_tiny, make_tiny_model
 
 
 def stored_tiny(
-    family: str, folder: Path, linear: IntegerScheme, special: dict[str, Any] | None = None
+    family: str,
+    folder: Path,
+    linear: IntegerScheme,
+    special: dict[str, Any] | None = None,
+    dense_dtype: torch.dtype = torch.float16,
 ) -> tuple[StoredModel, Any]:
     """The model, and the transformers one with its dequantized weights. Linears by `linear` (ternary ones with int8
-    inputs), names that end in a key of `special` by its value (None: dense), everything else float16."""
+    inputs), names that end in a key of `special` by its value (None: dense), everything else `dense_dtype`."""
     source = make_tiny(family, folder / "source")
     dense = make_tiny_model(family)
     tensors: dict[str, Any] = {}
@@ -35,7 +39,7 @@ def stored_tiny(
             module = name.removesuffix(".weight")
             if dense.config.tie_word_embeddings and module == "lm_head":
                 continue
-            tensors[name] = stored = _stored(module, weight, linear, special or {})
+            tensors[name] = stored = _stored(module, weight, linear, special or {}, dense_dtype)
             if isinstance(stored, PackedTensor) and stored.scheme.ternary:
                 inputs[module] = INPUTS
             weight.copy_(stored.dequantize() if isinstance(stored, QuantizedTensor) else stored)
@@ -44,7 +48,9 @@ def stored_tiny(
     return StoredModel(tensors, config, tokenizer, inputs, extra_files=files), dense
 
 
-def _stored(module: str, weight: torch.Tensor, linear: IntegerScheme, special: dict[str, Any]) -> Any:
+def _stored(
+    module: str, weight: torch.Tensor, linear: IntegerScheme, special: dict[str, Any], dense_dtype: torch.dtype
+) -> Any:
     scheme: IntegerScheme | None = linear
     if weight.ndim != 2 or "embed" in module or module == "lm_head":
         scheme = None
@@ -52,7 +58,7 @@ def _stored(module: str, weight: torch.Tensor, linear: IntegerScheme, special: d
         if module.endswith(end):
             scheme = other
     if scheme is None:
-        return weight.to(torch.float16)
+        return weight.to(dense_dtype)
     if scheme.ternary:
         return absmean_ternary(weight)
     encoded = encode(weight, scheme)

@@ -13,8 +13,8 @@ from octavo.cli.inspect import examine
 from octavo.cli.main import main
 from octavo.numerics.scheme import IntegerScheme
 from octavo.weights.checkpoint import true_bits_per_weight
-from octavo.weights.inventory import find_problems
 from octavo.weights.safetensors_directory import SafetensorsDirectory
+from octavo.weights.sanity import find_problems
 from tests.checkpoints import edit_config, make_tiny
 from tests.weights.quantized import quantize_tiny
 

@@ -109,7 +109,8 @@ def test_cached_statistics_are_those_of_the_source(cache: StatisticsCache, tmp_p
     quantize(MODEL, tmp_path / "run", **{**OPTIONS, **common})
     cached, run = (load_model(tmp_path / name).model.layers for name in ("cached", "run"))
     assert torch.equal(cached[0].q.weight.codes(), run[0].q.weight.codes())
-    assert not torch.equal(cached[4].mlp.down.weight.codes(), run[4].mlp.down.weight.codes()), "later ones are sequential"
+    last = (layers[4].mlp.down.weight.codes() for layers in (cached, run))
+    assert not torch.equal(*last), "later ones are sequential"
 
 
 @needs_model

@@ -1,4 +1,4 @@
-"""GPTQ checkpoints: what is written is what was meant, bit by bit; foreign and damaged files are understood or refused."""
+"""GPTQ checkpoints: written bit by bit as documented; foreign and damaged files are understood or refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bits_of(words: list[int]) -> list[int]:
 
 
 def test_words_are_the_documented_ones() -> None:
-    """By hand: codes 0..15 along the inputs, lowest bits first; a symmetric zero reads 7 in version 1, 8 in version 2."""
+    """By hand: codes 0..15 along the inputs, lowest bits first; a symmetric zero is 7 in version 1, 8 in 2."""
     codes = (torch.arange(16) % 16 - 8).to(torch.int8).repeat(8, 1)
     packed = PackedTensor.from_codes(codes, torch.ones(8, 1, dtype=torch.float16), None, IntegerScheme(4))
     parts = encode_gptq(packed, GptqVersion.V1)
@@ -189,7 +189,7 @@ def test_config_in_the_side_file_alone_and_in_contradiction(tmp_path: Path) -> N
     side_file = tmp_path / "g" / "quantize_config.json"
     fields = json.loads(side_file.read_text())
     side_file.write_text(json.dumps({**fields, "group_size": 64}))
-    with pytest.raises(CheckpointError, match="group_size is 32, but .* says 64"):
+    with pytest.raises(CheckpointError, match=r"group_size is 32, but .* says 64"):
         open_checkpoint(tmp_path / "g")
     side_file.write_text(json.dumps(fields))
     config = json.loads((tmp_path / "g" / "config.json").read_text())

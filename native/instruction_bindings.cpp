@@ -136,7 +136,7 @@ void add_linear_gated(Program& program, const std::string& name, std::int64_t x,
                  ups = build.matrix(name, build.value(x), up, up_bias);
     require(gates.matrix.outputs() == y.features && ups.matrix.outputs() == y.features, name,
             "gate, up and output differ in features");
-    require(y.form.is_local() && y.group() <= kMostLocalGroup, name,
+    require(y.form.is_local() && y.form.group <= kMostLocalGroup, name,
             "an output rounded by whole rows, or in groups above 256, needs its own instruction");
     program.add(
         make_linear_gated(name, build.value(x), std::move(gates), std::move(ups), activation_named(activation), y));
@@ -176,7 +176,7 @@ void add_attend(Program& program, const std::string& name, std::int64_t q, std::
     require(x.features == shape.num_heads * shape.head_dim && y.features == x.features, name,
             "q or the output has another number of features");
     require(y.form.is_local(), name, "an output rounded by whole rows needs its own instruction");
-    require(!y.is_quantized() || shape.heads_per_kv() * shape.head_dim % y.group() == 0, name,
+    require(y.form.group == 0 || shape.heads_per_kv() * shape.head_dim % y.form.group == 0, name,
             "the output's groups do not divide a kv head's features");
     program.need_attention(shape);
     program.add(make_attend(name, x, layer, shape, program.plans().add_window(shape.window), y));
@@ -218,7 +218,7 @@ void add_experts(Program& program, const std::string& name, std::int64_t x, cons
             "experts_per_token is outside 1..experts");
     require(program.values().max_rows(Domain::routed) >= program.values().max_rows(Domain::tokens) * experts_per_token,
             name, "the program was made for fewer experts per token");
-    require(routed.hidden.form.is_local() && routed.hidden.group() <= kMostLocalGroup, name,
+    require(routed.hidden.form.is_local() && routed.hidden.form.group <= kMostLocalGroup, name,
             "hidden features rounded by whole rows, or in groups above 256, need a value of their own");
     build.same_features(name, routed.hidden, routed.rounded_hidden);
     build.same_features(name, routed.y, build.float_value(name, out));

@@ -37,6 +37,12 @@ ScaleSource scale_source_named(const std::string& name) {
     throw std::invalid_argument("scale source '" + name + "' is not one of group, row, fixed");
 }
 
+Grid fp8_grid_named(const std::string& name) {
+    if (name == "fp8 e4m3") return Grid::e4m3;
+    if (name == "mxfp8") return Grid::mxfp8;
+    throw std::invalid_argument("grid '" + name + "' is not one of fp8 e4m3, mxfp8");
+}
+
 // A calibrated scale must be a normal number, or there must be none.
 float checked_scale(const std::string& source, float scale) {
     if (source == "fixed" ? std::isnormal(scale) && scale > 0 : scale == 0.0f) return scale;
@@ -99,14 +105,18 @@ void bind_values(nb::class_<Program>& type) {
         nb::arg("slot"), nb::arg("features"), nb::arg("group"), nb::arg("source") = "group", nb::arg("scale") = 0.0f,
         "int8 rows; the scale is each group's own, each row's own (source row) or `scale` (source fixed).");
     type.def(
-        "e4m3_rows",
-        [](Program& p, std::int64_t slot, std::int64_t features, const std::string& source, float scale) {
-            const Form form{Grid::e4m3, 0, scale_source_named(source), checked_scale(source, scale)};
-            if (form.source == ScaleSource::group)
-                throw std::invalid_argument("E4M3 rows have a scale each, or a fixed one");
+        "fp8_rows",
+        [](Program& p, std::int64_t slot, std::int64_t features, const std::string& grid, std::int64_t group,
+           const std::string& source, float scale) {
+            const Form form{fp8_grid_named(grid), group, scale_source_named(source), checked_scale(source, scale)};
+            if ((form.source == ScaleSource::group) != (group > 0)) {
+                throw std::invalid_argument(
+                    "groups have scales of their own; rows without groups have one, or a fixed one");
+            }
             return p.values().add({slot, features, form, Domain::tokens});
         },
-        nb::arg("slot"), nb::arg("features"), nb::arg("source") = "row", nb::arg("scale") = 0.0f);
+        nb::arg("slot"), nb::arg("features"), nb::arg("grid"), nb::arg("group"), nb::arg("source"), nb::arg("scale"),
+        "float32 rows on the grid of fp8 e4m3 or mxfp8.");
     type.def_static("float_row_bytes", &Values::float_row_bytes);
     type.def_static("quantized_row_bytes", &Values::quantized_row_bytes);
     type.def("rope_table", [](Program& p, std::int64_t half) { return p.ropes().add(half); });

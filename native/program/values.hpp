@@ -13,12 +13,13 @@ namespace octavo {
 // Rows of a value: one for each token of the step, for each row whose logits are wanted, or for each expert a token uses.
 enum class Domain { tokens, logits, routed };
 
-// What a value's numbers are: float32 as computed, float32 rounded to E4M3, or int8.
-enum class Grid { floats, e4m3, int8 };
+// What a value's numbers are: float32 as computed, float32 rounded to E4M3 (MXFP8: by scales that are powers of two), or
+// int8.
+enum class Grid { floats, e4m3, mxfp8, int8 };
 
 struct Form {
     Grid grid = Grid::floats;
-    std::int64_t group = 0;  // int8: features that share a scale, and a sum
+    std::int64_t group = 0;  // features that share a scale, and, if int8, a sum; 0: all of the row
     ScaleSource source = ScaleSource::group;
     float fixed_scale = 0.0f;
 
@@ -33,7 +34,9 @@ struct Value {
     Domain domain = Domain::tokens;
 
     bool is_quantized() const { return form.grid == Grid::int8; }
-    std::int64_t group() const { return form.group; }
+    bool is_rounded() const { return form.grid == Grid::e4m3 || form.grid == Grid::mxfp8; }
+    // Features that share a sum of codes; 0 for floats.
+    std::int64_t group() const { return is_quantized() ? form.group : 0; }
 };
 
 class Values {

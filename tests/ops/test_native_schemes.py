@@ -12,7 +12,7 @@ from octavo.core.errors import InvalidField
 from octavo.models.decoder import DecoderModel
 from octavo.models.load import load_model
 from octavo.numerics.activations import ActivationFormat, ActivationScheme
-from octavo.numerics.float_scheme import FloatFormat, FloatScheme
+from octavo.numerics.float_scheme import MXFP8, FloatFormat, FloatScheme
 from octavo.numerics.scheme import IntegerScheme, LinearScheme
 from octavo.ops.executor_plan import ExecutorUnavailable, StepLimits
 from octavo.ops.native.kernel_units import kernel_units
@@ -31,6 +31,8 @@ NAMES = ("w8a8", "w8a8-static", "ternary", "fp8", "fp8-static", "fp8-block", "fp
 OTHERS = {
     "int4 x int8": LinearScheme(IntegerScheme(4, 32, False), INT8_TOKENS),
     "fp8 e5m2": LinearScheme(FloatScheme(FloatFormat.E5M2)),
+    "fp8-block x groups": LinearScheme(named("fp8-block").weights, ActivationScheme(ActivationFormat.E4M3_GROUPS)),
+    "mxfp8 x mxfp8": LinearScheme(MXFP8, ActivationScheme(ActivationFormat.MXFP8)),
 }
 #: How far logits may be from the reference's, relative to their size, where only the order of additions differs; and
 #: where inputs are rounded: some of thousands stand so near the middle of two codes that the order decides, and in a

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "program/instructions/rowwise.hpp"
 
@@ -165,15 +164,11 @@ private:
     std::int64_t num_tiles_, align_, num_buffers_;
 };
 
-std::int64_t tiles_that_stay_together(const Value& out) {
-    return out.is_quantized() ? std::lcm(out.group(), kTileOutputs) / kTileOutputs : 1;
-}
-
 class ExpertGateUp final : public ExpertPhase {
 public:
     ExpertGateUp(const std::string& name, SharedSpec spec, Value x, Value hidden)
         : ExpertPhase(name + ".gate_up", "experts gate/up + activation", spec, spec->mlps[0].gate.matrix.tiles(),
-                      tiles_that_stay_together(hidden), 2),
+                      tiles_of_group(hidden.form), 2),
           x_(x),
           hidden_{hidden} {}
     Cost cost(const Context&, const StepShape& shape) const override {

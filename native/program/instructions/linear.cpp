@@ -1,6 +1,5 @@
 #include "program/instructions/linear.hpp"
 
-#include <numeric>
 #include <stdexcept>
 
 #include "program/instructions/rowwise.hpp"
@@ -86,7 +85,7 @@ public:
           up_(std::move(up)),
           activation_(activation),
           out_{out},
-          align_(out.is_quantized() ? std::lcm(out.group(), kTileOutputs) / kTileOutputs : 1) {}
+          align_(tiles_of_group(out.form)) {}
     std::int64_t num_tasks(const Context& context, const StepView& step) const override {
         return cut(context, step).num_tasks();
     }
@@ -195,9 +194,12 @@ std::string describe(const Matrix& matrix) {
 }
 
 std::string describe(const Form& form) {
-    if (form.is_local() && form.source == ScaleSource::group && form.grid != Grid::e4m3) return "";
-    const std::string grid = form.grid == Grid::int8 ? " x int8" : " x fp8 e4m3";
-    return grid + (form.source == ScaleSource::fixed ? " static" : " per token");
+    if (form.grid == Grid::floats || (form.grid == Grid::int8 && form.source == ScaleSource::group)) return "";
+    if (form.grid == Grid::mxfp8) return " x mxfp8";
+    const std::string scales = form.source == ScaleSource::fixed ? " static"
+                               : form.source == ScaleSource::row ? " per token"
+                                                                 : " group " + std::to_string(form.group);
+    return (form.grid == Grid::int8 ? " x int8" : " x fp8 e4m3") + scales;
 }
 
 ProductPart part_of(const LinearCut& cut, std::int64_t task) {

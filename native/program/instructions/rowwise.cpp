@@ -1,7 +1,10 @@
 #include "program/instructions/rowwise.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <numeric>
 
 namespace octavo {
 namespace {
@@ -239,6 +242,35 @@ private:
 };
 
 }  // namespace
+
+namespace {
+
+// 2^(floor(log2 largest) - 8), one more where the mantissa would clip (float_grid.py): MXFP8's scale of a group. 1 where
+// the largest magnitude is 0 or not a number, which rounding then sees.
+float mx_scale(const float* x, std::int64_t count) {
+    float largest = 0.0f;
+    for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(x[i]));
+    if (!std::isnormal(largest)) return 1.0f;
+    int exponent = 0;
+    const float mantissa = std::frexp(largest, &exponent);  // in [.5, 1)
+    const float scale = std::ldexp(1.0f, exponent - 9 + (mantissa >= 1.75f / 2 ? 1 : 0));
+    return std::max(scale, std::numeric_limits<float>::min());
+}
+
+}  // namespace
+
+void round_row(const Kernels& kernels, const Form& form, float* x, std::int64_t features) {
+    const std::int64_t group = form.group > 0 ? form.group : features;
+    for (std::int64_t start = 0; start < features; start += group) {
+        const std::int64_t count = std::min(group, features - start);
+        const float scale = form.grid == Grid::mxfp8 ? mx_scale(x + start, count) : form.fixed_scale;
+        kernels.round_e4m3(x + start, count, scale);
+    }
+}
+
+std::int64_t tiles_of_group(const Form& form) {
+    return form.group > 0 ? std::lcm(form.group, kTileOutputs) / kTileOutputs : 1;
+}
 
 void RowwiseInstruction::run(const Context& context, const StepView& step, std::int64_t task,
                              const Worker& worker) const {

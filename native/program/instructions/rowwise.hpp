@@ -33,6 +33,11 @@ private:
     Domain domain_;
 };
 
+// x on the form's floating-point grid, in place. x begins with a group.
+void round_row(const Kernels& kernels, const Form& form, float* x, std::int64_t features);
+// Output tiles that must be computed together, so that groups of the form are whole.
+std::int64_t tiles_of_group(const Form& form);
+
 // A row for the next instruction in the form that it takes: stored as computed, rounded, or quantized.
 struct RowOutput {
     Value value;
@@ -46,13 +51,13 @@ struct RowOutput {
                 std::int64_t first = 0) const {
         if (value.is_quantized()) {
             context.kernels->quantize_row(computed, features, context.values->quantized(value), row, first);
-        } else if (value.form.grid == Grid::e4m3) {
-            context.kernels->round_e4m3(context.values->rows(value).row(row) + first, features, value.form.fixed_scale);
+        } else if (value.is_rounded()) {
+            round_row(*context.kernels, value.form, context.values->rows(value).row(row) + first, features);
         }
     }
     // "norm" -> "norm + quantize"
     std::string kind(const std::string& computes) const {
-        return computes + (value.is_quantized() ? " + quantize" : value.form.grid == Grid::e4m3 ? " + round" : "");
+        return computes + (value.is_quantized() ? " + quantize" : value.is_rounded() ? " + round" : "");
     }
     double bytes_per_row() const { return static_cast<double>(value.features) * (value.is_quantized() ? 1.0 : 4.0); }
 };

@@ -4,6 +4,7 @@
 |---|---|---|
 | float, FP8 | none | float32 |
 | FP8 | E4M3 | float32 on the grid of E4M3, one scale a row (dynamic) or one for all (static) |
+| FP8 | E4M3 in groups, MXFP8 | float32 on that grid, a scale for each group of the row |
 | integers, FP4 | none | int8, a scale for each group of up to 64: a choice of these kernels (docs/decisions.md) |
 | integers | int8 | int8, one scale a row (dynamic) or one for all (static): the scheme's |
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from octavo.core.errors import InvalidField
 from octavo.numerics.activations import ActivationFormat, InputQuantizer
-from octavo.numerics.float_scheme import FloatFormat
+from octavo.numerics.float_scheme import BLOCK, MXFP8, FloatFormat
 from octavo.numerics.float_tensor import FloatTensor
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.quantized_tensor import QuantizedTensor
@@ -36,6 +37,7 @@ LARGEST_LOCAL_GROUP = 256
 class Grid(StrEnum):
     FLOAT32 = "float32"
     E4M3 = "fp8 e4m3"
+    MXFP8 = "mxfp8"
     INT8 = "int8"
 
 
@@ -49,12 +51,18 @@ class ScaleSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputForm:
-    """`group` features of int8 share a sum, and a scale if the source is `GROUP`; `scale` is the fixed one, else 0."""
+    """`group` features share a scale if the source is `GROUP`, and a sum of codes if the grid is int8; None: all of the
+    row. `scale` is the fixed one, else 0."""
 
     grid: Grid = Grid.FLOAT32
     group: int | None = None
     source: ScaleSource = ScaleSource.GROUP
     scale: float = 0.0
+
+    @property
+    def sum_group(self) -> int | None:
+        """Inputs whose products with a weight are summed as integers; None: floats."""
+        return self.group if self.grid is Grid.INT8 else None
 
     def is_local(self, largest_group: int) -> bool:
         """Whether who sees `largest_group` features of a row can make them in this form."""
@@ -75,6 +83,10 @@ def input_form(linear: Linear) -> InputForm:
             return _rounded(linear, Grid.INT8, scheme.group_size or linear.num_inputs)
         case FloatTensor(scheme=scheme), ActivationFormat.E4M3 if scheme.format is not FloatFormat.E2M1:
             return _rounded(linear, Grid.E4M3, None)
+        case FloatTensor(scheme=scheme), ActivationFormat.E4M3_GROUPS if scheme.format is not FloatFormat.E2M1:
+            return InputForm(Grid.E4M3, BLOCK)
+        case FloatTensor(scheme=scheme), ActivationFormat.MXFP8 if scheme.format is not FloatFormat.E2M1:
+            return InputForm(Grid.MXFP8, MXFP8.group_size)
     raise ExecutorUnavailable(f"{linear.name}: {_no_product(linear.weight, linear.inputs)}")
 
 

@@ -196,7 +196,7 @@ def logits(x: Value, head: Linear, softcap: float | None) -> Instruction:
 
 
 def matrix_of(linear: Linear, x: Value) -> Matrix:
-    return Matrix(linear.name, linear.weight, x.form.group)
+    return Matrix(linear.name, linear.weight, x.form.sum_group)
 
 
 def joined_name(names: Sequence[str]) -> str:

@@ -25,9 +25,9 @@ PackedWeight = Any
 
 def row_bytes(value: Value) -> int:
     """Bytes that one row of a value takes."""
-    if value.form.group is None:
+    if value.form.sum_group is None:
         return int(_kernels.Program.float_row_bytes(value.features))
-    return int(_kernels.Program.quantized_row_bytes(value.features, value.form.group))
+    return int(_kernels.Program.quantized_row_bytes(value.features, value.form.sum_group))
 
 
 def matrices_of(instructions: Iterable[Instruction]) -> list[Matrix]:
@@ -84,16 +84,14 @@ class ProgramBuilder:
 
     def _add_value(self, slot_id: int, value: Value) -> int:
         form = value.form
+        scale = (str(form.source), form.scale)
         match form.grid:
             case Grid.FLOAT32:
                 return int(self.program.float_rows(slot_id, value.features))
-            case Grid.E4M3:
-                return int(self.program.e4m3_rows(slot_id, value.features, str(form.source), form.scale))
             case Grid.INT8:
                 assert form.group is not None
-                return int(
-                    self.program.quantized_rows(slot_id, value.features, form.group, str(form.source), form.scale)
-                )
+                return int(self.program.quantized_rows(slot_id, value.features, form.group, *scale))
+        return int(self.program.fp8_rows(slot_id, value.features, str(form.grid), form.group or 0, *scale))
 
     @singledispatchmethod
     def resolve(self, argument: Any) -> Any:

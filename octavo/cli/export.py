@@ -12,7 +12,7 @@ import typer
 def run(
     model: Annotated[str, typer.Argument(help="A directory, a .gguf file or a catalog name.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write; a .gguf file for gguf.")],
-    format: Annotated[str, typer.Option(help="gptq, awq, compressed-tensors, gguf, bitnet or hf (dense).")],
+    format: Annotated[str, typer.Option(help="gptq, awq, compressed-tensors, fp8, gguf, bitnet or hf (dense).")],
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, float16: of hf, and of modules a format cannot hold.")
     ] = None,

@@ -12,11 +12,11 @@ import torch
 
 from octavo.core.errors import CapacityError, InvalidField
 from octavo.core.units import format_bytes, format_seconds
-from octavo.numerics.float_scheme import BLOCK, FloatScheme, Granularity, ScaleFormat
-from octavo.numerics.packing import packed_words
-from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme, Scheme
+from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme, LinearScheme, Scheme
+from octavo.quantize.file_size import header_bytes, stored_parts
 from octavo.quantize.observer import num_lent_rows
 from octavo.quantize.recipe import Recipe
+from octavo.quantize.training_cost import training_bytes, training_flops
 from octavo.quantize.transforms import check_transforms
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 #: What the interpreter and torch hold before any weight does.
 _BASE_BYTES = 450 * 2**20
-#: Bytes a packed module adds to the file beside its tensors: its logical shape and its share of the header.
-_MODULE_BYTES = 16 + 3 * 110
+#: A dense tensor's share of the file's header.
 _TENSOR_BYTES = 110
+_DTYPE_NAMES = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32"}
 #: A source at or below this many bits per weight was quantized before; errors against it flatter.
 _FULL_PRECISION_BITS = 15.5
 
@@ -114,30 +114,35 @@ def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_token
     shapes = {name: checkpoint.shape(name) for name in checkpoint.names()}
     if unties:
         shapes[head] = shapes[table]
-    schemes: dict[str, Scheme] = {}
+    schemes: dict[str, LinearScheme] = {}
     for name in shapes:
         module = name.removesuffix(".weight")
         if name in linears and (linear := recipe.scheme_of(module)) is not None:
-            schemes[name] = linear.weights
+            schemes[name] = linear
         elif name in (table, head) and (embedding := recipe.embedding_scheme_of(module)) is not None:
-            schemes[name] = embedding
-    for scheme in dict.fromkeys(schemes.values()):
-        _check_groups({name: shapes[name] for name, own in schemes.items() if own == scheme}, scheme, "group")
+            schemes[name] = LinearScheme(embedding)
+    for scheme in dict.fromkeys(own.weights for own in schemes.values()):
+        _check_groups({name: shapes[name] for name, own in schemes.items() if own.weights == scheme}, scheme, "group")
     _check_allocation(recipe, shapes)
     tensors = []
     for name, shape in shapes.items():
         if name == head and spec.tied_embedding and not unties:
             continue
         source = table if name == head and unties else name
-        plan = _plan_tensor(checkpoint, source, shape, schemes.get(name), recipe)
+        tied_head = spec.names.head if spec.tied_embedding and not unties and name == table else None
+        plan = _plan_tensor(checkpoint, source, shape, schemes.get(name), recipe, name == table, tied_head)
         tensors.append(replace(plan, name=name))
+    sizes = {tensor.name: tensor.num_weights for tensor in tensors if tensor.name in linears}
+    num_met = round(sum(size * linears[name] for name, size in sizes.items()) / max(1, num_tokens))
     peak = peak_memory_bytes(spec, tensors, recipe, num_tokens)
+    peak += training_bytes(spec, recipe, sum(sizes.values()), num_tokens)
     _check_memory(peak)
     return Plan(
         tensors=tensors,
         source_bytes=checkpoint.num_bytes,
         peak_memory_bytes=peak,
-        seconds=estimate_seconds(tensors, linears, recipe),
+        seconds=estimate_seconds(tensors, linears, recipe)
+        + training_flops(spec, recipe, num_met, num_tokens) / _measured_flops(),
         caveats=source_caveats(checkpoint, linears, shapes),
         notes=[
             *(_untying_notes(tensors, head) if unties else []),
@@ -207,24 +212,14 @@ def _check_allocation(recipe: Recipe, shapes: dict[str, tuple[int, ...]]) -> Non
             raise InvalidField("allocation", name, "the model has no module of this name")
 
 
-def packed_bytes(shape: tuple[int, ...], scheme: Scheme, scale_bytes: int) -> int:
-    """Bytes of a quantized matrix in a compressed-tensors file: codes, scales, zero points (packed along outputs)."""
-    outputs, inputs = shape
-    if isinstance(scheme, FloatScheme):
-        return outputs * inputs * scheme.bits // 8 + _float_scale_bytes(outputs, inputs, scheme, scale_bytes)
-    groups = scheme.num_groups(inputs)
-    zero_words = 0 if scheme.symmetric else packed_words(outputs, scheme.bits) * groups
-    return 4 * outputs * packed_words(inputs, scheme.bits) + scale_bytes * outputs * groups + 4 * zero_words
-
-
-def _float_scale_bytes(outputs: int, inputs: int, scheme: FloatScheme, scale_bytes: int) -> int:
-    rows = {Granularity.TENSOR: 1, Granularity.BLOCK: -(-outputs // BLOCK)}.get(scheme.granularity, outputs)
-    each = 1 if scheme.scale_format in (ScaleFormat.E4M3, ScaleFormat.E8M0) else max(scale_bytes, 2)
-    return rows * scheme.num_groups(inputs) * each + (4 if scheme.has_global_scale else 0)
-
-
 def _plan_tensor(
-    checkpoint: Checkpoint, name: str, shape: tuple[int, ...], scheme: Scheme | None, recipe: Recipe
+    checkpoint: Checkpoint,
+    name: str,
+    shape: tuple[int, ...],
+    scheme: LinearScheme | None,
+    recipe: Recipe,
+    is_embedding: bool,
+    tied_head: str | None,
 ) -> TensorPlan:
     stored = checkpoint.tensor_bytes(name)
     if scheme is None:
@@ -232,9 +227,18 @@ def _plan_tensor(
         full = 4 * torch.Size(shape).numel()
         kept = stored if 8 * stored >= 16 * torch.Size(shape).numel() and not changes else full
         return TensorPlan(name, shape, None, stored, kept + _TENSOR_BYTES)
-    output = packed_bytes(shape, scheme, recipe.torch_scale_dtype.itemsize) + _MODULE_BYTES
-    output += _TENSOR_BYTES if isinstance(scheme, IntegerScheme) and not scheme.symmetric else 0
-    return TensorPlan(name, shape, scheme, stored, output)
+    outputs, inputs = shape
+    parts = stored_parts(
+        name.removesuffix(".weight"),
+        (outputs, inputs),
+        scheme.weights,
+        _DTYPE_NAMES[recipe.torch_scale_dtype],
+        inputs=scheme.inputs,
+        is_embedding=is_embedding,
+        tied_head=tied_head,
+    )
+    output = sum(part.num_bytes for part in parts) + header_bytes(parts, checkpoint.num_bytes)
+    return TensorPlan(name, shape, scheme.weights, stored, output)
 
 
 def _check_groups(shapes: dict[str, tuple[int, ...]], scheme: Scheme, field_name: str) -> None:
@@ -251,6 +255,9 @@ def _check_groups(shapes: dict[str, tuple[int, ...]], scheme: Scheme, field_name
         f"{f' and {len(wrong) - 1} more modules' if len(wrong) > 1 else ''}; "
         f"for this model {', '.join(fits) or 'no group size'} works, or `channel` for one scale per output"
     )
+    if not isinstance(scheme, IntegerScheme):
+        expected = f"{scheme}: {expected.partition(';')[0]}; schemes with a scale for each output, such as fp8, work"
+        raise InvalidField("scheme", str(scheme), expected)
     raise InvalidField(field_name, size, expected)
 
 

@@ -28,6 +28,7 @@ DIRECTORIES = {
     "gptq": "octavo.weights.gptq_directory.GptqDirectory",
     "awq": "octavo.weights.awq_directory.AwqDirectory",
     "bitnet": "octavo.weights.bitnet_directory.BitNetDirectory",
+    "fp8": "octavo.weights.fp8_directory.Fp8Directory",
 }
 
 

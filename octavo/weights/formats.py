@@ -11,6 +11,7 @@ from octavo.numerics.scheme import LinearScheme
 from octavo.weights.awq_writer import awq_refusal, write_awq
 from octavo.weights.bitnet_writer import bitnet_refusal, write_bitnet
 from octavo.weights.compressed_tensors_writer import write_compressed_tensors
+from octavo.weights.fp8_writer import fp8_refusal, write_fp8
 from octavo.weights.gptq_writer import gptq_refusal, write_gptq
 from octavo.weights.model_directory import WrittenCheckpoint
 
@@ -56,6 +57,13 @@ FORMATS = {
         Format("gptq", "integer weights of linears, 2, 3, 4, 8 bits", gptq_refusal, write_gptq),
         Format("awq", "integer weights of linears, 4 bits, one group size", awq_refusal, write_awq),
         Format("bitnet", "ternary linears with int8 inputs", bitnet_refusal, write_bitnet, holds_inputs=True),
+        Format(
+            "fp8",
+            "FP8 E4M3 linears by block or by matrix (transformers' fine-grained FP8)",
+            fp8_refusal,
+            write_fp8,
+            holds_inputs=True,
+        ),
         Format("gguf", "what a ggml type holds exactly; any type with --type", no_refusal, None),
         Format("hf", "dense float32, bfloat16 or float16", no_refusal, None),
     )

@@ -1,4 +1,4 @@
-"""A second opinion on written GPTQ, AWQ, BitNet and dense directories: bits taken apart one by one in numpy.
+"""A second opinion on written GPTQ, AWQ, BitNet, FP8 and dense directories: bits taken apart one by one in numpy.
 
 It shares no code with the writers: files, config keys and the formulas of quantization.md are all it knows. What it
 decodes is compared with the numbers that were to be written.
@@ -66,6 +66,8 @@ class SecondReader:
             return torch.from_numpy(decode(module))
         if f"{module}.weight_scale" in self._file_of and self._section.get("quant_method") == "bitnet":
             return torch.from_numpy(self._bitnet(module))
+        if f"{module}.weight_scale_inv" in self._file_of:
+            return torch.from_numpy(self._fp8(module))
         return self._stored(name)
 
     def _gptq(self, module: str) -> np.ndarray:
@@ -92,6 +94,17 @@ class SecondReader:
         codes = np.concatenate(quarters).astype(np.float32) - 1
         scale = self._array(f"{module}.weight_scale").astype(np.float32)
         return codes / scale if self._section["linear_class"] == "bitlinear" else codes * scale
+
+    def _fp8(self, module: str) -> np.ndarray:
+        codes = self._stored(f"{module}.weight").view(torch.uint8).numpy().astype(np.int32)
+        exponent, mantissa = codes >> 3 & 15, (codes & 7).astype(np.float32)
+        magnitude = np.where(exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+        values = np.where(codes & 128, -magnitude, magnitude).astype(np.float32)
+        scale = self._array(f"{module}.weight_scale_inv").astype(np.float32)
+        if scale.ndim == 2:
+            rows, columns = self._section["weight_block_size"]
+            scale = np.repeat(np.repeat(scale, rows, axis=0), columns, axis=1)[: len(codes), : codes.shape[1]]
+        return np.ascontiguousarray(values * scale)
 
     def _array(self, name: str) -> np.ndarray:
         return self._stored(name).numpy()

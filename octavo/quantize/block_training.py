@@ -33,11 +33,11 @@ from octavo.quantize.training_ops import TrainingOps
 from octavo.quantize.updates import Updates
 
 #: Learning rates by role. Units are codes and factors, so they hold for every matrix.
-_RATES = {"units": 0.02, "scale": 0.002, "zero": 0.002}
+_RATES = {"units": 0.03, "scale": 0.005, "zero": 0.005}
 #: Of a row of zeros.
 _LEAST_ENERGY = 1e-12
 _NUM_EVALUATIONS = 8
-_PATIENCE = 4
+_PATIENCE = 3
 
 
 def train_block(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dict[str, QuantizedWeight]:
@@ -119,7 +119,7 @@ class BlockTraining:
             self._loss(next(order)).backward()
             updates.step(done)
             if share == 1.0 and ((step + 1) % every == 0 or step + 1 == recipe.steps):
-                if stop.is_better(self._held_out_error(held_out)):
+                if stop.is_better(self._held_out_error(held_out), done):
                     best = self._snapshot()
                 if stop.stops:
                     break

@@ -123,7 +123,7 @@ class Distillation:
             self._learn(next(pieces))
             self.updates.step(step / num_steps)
             if (step + 1) % every == 0 or step + 1 == num_steps:
-                if stop.is_better(self.held_out_divergence()):
+                if stop.is_better(self.held_out_divergence(), step / num_steps):
                     best = self._now(best.divergence_before, stop.best)
                 best.num_steps = step + 1
                 if stop.stops:

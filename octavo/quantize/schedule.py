@@ -30,20 +30,25 @@ def ramp(done: float, share: float = 0.5) -> float:
     return min(1.0, done / share)
 
 
+#: A loss does not count as worse before this share of the steps: learning rates are high, and what they spoil heals.
+_COUNTS_FROM = 0.5
+
+
 @dataclass(slots=True)
 class EarlyStop:
-    """Stops when `patience` held-out losses in a row were no better than the best."""
+    """Stops when `patience` held-out losses in a row, of the later half of all steps, were no better than the best."""
 
     best: float
     patience: int
     num_worse: int = 0
 
-    def is_better(self, loss: float) -> bool:
-        """Whether `loss` is the new best; NaN never is."""
+    def is_better(self, loss: float, done: float) -> bool:
+        """Whether `loss`, at this share of the steps, is the new best; NaN never is."""
         if loss < self.best:
             self.best, self.num_worse = loss, 0
             return True
-        self.num_worse += 1
+        if done >= _COUNTS_FROM:
+            self.num_worse += 1
         return False
 
     @property

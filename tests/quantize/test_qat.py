@@ -124,8 +124,8 @@ def test_schedules() -> None:
     assert ramp(1.0) == 1.0
     assert cosine(0.5) == pytest.approx(0.5)
     stop = EarlyStop(best=1.0, patience=2)
-    assert stop.is_better(0.5)
-    assert not stop.is_better(float("nan"))
-    assert not stop.stops
-    assert not stop.is_better(0.7)
+    assert stop.is_better(0.5, done=0.1)
+    assert not any(stop.is_better(loss, done=0.2) for loss in (0.9, 0.8, float("nan")))
+    assert not stop.stops  # early losses do not count
+    assert not any(stop.is_better(loss, done=0.6) for loss in (0.7, float("nan")))
     assert stop.stops

@@ -246,4 +246,4 @@ def test_wrong_ranges_and_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 16"):
         _kernels.PagedLayer(sequence.memory, sequence.table, 20, 2, 64, "bfloat16")
     with pytest.raises(ValueError, match="not one of float32, bfloat16, int8"):
-        _kernels.PagedLayer(sequence.memory, sequence.table, 16, 2, 64, "fp8")
+        _kernels.PagedLayer(sequence.memory, sequence.table, 16, 2, 64, "fp3")

@@ -15,7 +15,9 @@ _CLOSE_ENOUGH = 0.9
 #: After a miss, the next file aims at this share of what is allowed.
 _CAUTION = 0.93
 _MAX_RUNS = 5
-_BISECTION_STEPS = 12
+#: Between which natural logarithms the estimate is sought that predicts the target.
+_LOG_ESTIMATES = (-30.0, 10.0)
+_BISECTION_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +57,13 @@ def search_budget(table: FitTable, max_divergence: float, measure: Callable[[Fit
 
 
 def _smallest(table: FitTable, target: float, tried: list[Tried]) -> Fit:
-    """The smallest budget whose predicted divergence is within `target`; the largest that quantizes anything if none
+    """The smallest file whose predicted divergence is within `target`; the largest that quantizes anything if none
     is."""
-    low, high = table.smallest_bytes, table.largest_bytes
-    best = table.fit(high)
-    if _predict(table.fit(low).expected_divergence, tried) <= target:
-        return table.fit(low)
+    low, high = _LOG_ESTIMATES
     for _ in range(_BISECTION_STEPS):
-        middle = (low + high) // 2
-        fit = table.fit(middle)
-        if _predict(fit.expected_divergence, tried) <= target:
-            best, high = fit, middle
-        else:
-            low = middle
-    return best
+        middle = (low + high) / 2
+        low, high = (middle, high) if _predict(math.exp(middle), tried) <= target else (low, middle)
+    return table.fit(table.bytes_within(math.exp(low)))
 
 
 def _predict(estimate: float, tried: list[Tried]) -> float:

@@ -10,7 +10,7 @@ from octavo.core.errors import InvalidField
 from octavo.core.units import format_bytes
 from octavo.measure.fit import Fit, FittedGroup, ProxyCheck
 from octavo.numerics.scheme import IntegerScheme
-from octavo.quantize.allocate import Choice, allocate
+from octavo.quantize.allocate import Choice, allocate, bytes_within
 from octavo.quantize.file_size import StoredTensor, header_bytes, safetensors_bytes
 from octavo.quantize.module_groups import ModuleGroup
 
@@ -74,11 +74,24 @@ class FitTable:
             self.check,
         )
 
+    def bytes_within(self, max_divergence: float) -> int:
+        """The smallest budget whose fit is expected to lose at most so much; the largest if none is that good."""
+        largest = self.largest_bytes
+        choices = [[_choice(option, largest) for option in options] for options in self.options]
+        found = bytes_within(choices, max_divergence)
+        if found is None:
+            return largest
+        return min(max(found + self._fixed_bytes(largest), self.smallest_bytes), largest)
+
+    def _fixed_bytes(self, file_bytes: int) -> int:
+        """At most what a file of so many bytes holds whatever is chosen: its fixed tensors, the ends of its headers."""
+        slack = _HEADER_SLACK_BYTES * (1 + file_bytes // _SHARD_BYTES) + len('{"__metadata__":{"format":"pt"}}')
+        return sum(part.num_bytes for part in self.fixed) + header_bytes(self.fixed, file_bytes) + slack
+
     def _choose(self, budget_bytes: int, spare_bytes: int) -> list[Option] | None:
         """The knapsack's answer. Headers are taken at their longest, and what that leaves over (`spare_bytes`) is
         given out in a second round, if the file then still fits."""
-        slack = _HEADER_SLACK_BYTES * (1 + budget_bytes // _SHARD_BYTES) + len('{"__metadata__":{"format":"pt"}}')
-        fixed = sum(part.num_bytes for part in self.fixed) + header_bytes(self.fixed, budget_bytes) + slack
+        fixed = self._fixed_bytes(budget_bytes)
         choices = [[_choice(option, budget_bytes) for option in options] for options in self.options]
         found = allocate(choices, budget_bytes - fixed + spare_bytes)
         if found is None:
@@ -93,14 +106,6 @@ class FitTable:
 
     def _smallest(self) -> list[Option]:
         return [min(options, key=_data_bytes) for options in self.options]
-
-    def uniform(self, scheme: IntegerScheme, embedding: IntegerScheme) -> tuple[int, float]:
-        """(bytes of the file, expected KL) with every linear in one scheme and embedding and head in another."""
-        chosen = [
-            next(each for each in options if each.scheme == (scheme if group.block is not None else embedding))
-            for group, options in zip(self.groups, self.options, strict=True)
-        ]
-        return self._file_bytes(chosen), sum(option.error for option in chosen)
 
     def _file_bytes(self, chosen: Sequence[Option]) -> int:
         return safetensors_bytes([*self.fixed, *(part for option in chosen for part in option.parts)])

@@ -69,8 +69,33 @@ def allocate(groups: Sequence[Sequence[Choice]], budget_bytes: int, max_states: 
     )
 
 
+def bytes_within(groups: Sequence[Sequence[Choice]], max_error: float, max_states: int = MAX_STATES) -> int | None:
+    """The fewest bytes with which an error of at most `max_error` can be had, to within one unit for each group; None
+    if no choice is that good."""
+    smallest = sum(min(choice.num_bytes for choice in group) for group in groups)
+    room = sum(max(choice.num_bytes for choice in group) for group in groups) - smallest
+    unit = max(1, -(-room // (max_states - 1)))
+    units = [[-(-(each.num_bytes - min(c.num_bytes for c in group)) // unit) for each in group] for group in groups]
+    least, _ = _least_errors(units, [[choice.error for choice in group] for group in groups], max_states + len(groups))
+    within = np.flatnonzero(least <= max_error)
+    return smallest + unit * int(within[0]) if len(within) else None
+
+
 def _solve(units: list[list[int]], errors: list[list[float]], capacity: int) -> list[int]:
-    """`least[u]` is the smallest error of the groups so far with at most u units."""
+    """The option of each group, from the last to the first by the decisions that led to the least error."""
+    least, decisions = _least_errors(units, errors, capacity)
+    left = int(np.argmin(least))
+    chosen = []
+    for decision, group_units in zip(reversed(decisions), reversed(units), strict=True):
+        chosen.append(int(decision[left]))
+        left -= group_units[chosen[-1]]
+    return chosen[::-1]
+
+
+def _least_errors(
+    units: list[list[int]], errors: list[list[float]], capacity: int
+) -> tuple[_Floats, list[NDArray[np.int16]]]:
+    """`least[u]` is the smallest error of all groups with at most u units; each group's option on the way there."""
     least: _Floats = np.zeros(capacity + 1)
     decisions = []
     for group_units, group_errors in zip(units, errors, strict=True):
@@ -86,12 +111,7 @@ def _solve(units: list[list[int]], errors: list[list[float]], capacity: int) -> 
             np.copyto(decision[cost:], index, where=better)
         least = best
         decisions.append(decision)
-    left = int(np.argmin(least))
-    chosen = []
-    for decision, group_units in zip(reversed(decisions), reversed(units), strict=True):
-        chosen.append(int(decision[left]))
-        left -= group_units[chosen[-1]]
-    return chosen[::-1]
+    return least, decisions
 
 
 def _undominated(units: list[int], errors: list[float]) -> list[int]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from octavo.numerics.scheme import IntegerScheme
-from octavo.quantize.allocate import Choice, allocate
+from octavo.quantize.allocate import Choice, allocate, bytes_within
 from octavo.quantize.file_size import StoredTensor, header_bytes, safetensors_bytes, stored_parts
 
 _CHOICES = st.builds(Choice, st.integers(1, 400), st.integers(0, 50).map(float))
@@ -52,6 +52,19 @@ def test_with_few_states_the_budget_still_holds(groups: list[list[Choice]], budg
         assert found.num_bytes <= budget
         assert found.error >= best
         assert not found.is_exact or found.error == best
+
+
+@settings(max_examples=50, deadline=None)
+@given(_GROUPS, st.integers(0, 120))
+def test_the_fewest_bytes_for_an_error(groups: list[list[Choice]], error: int) -> None:
+    found = bytes_within(groups, error)
+    if found is None:
+        assert sum(min(choice.error for choice in group) for group in groups) > error
+        return
+    within, below = allocate(groups, found), allocate(groups, found - 1)
+    assert within is not None
+    assert within.error <= error
+    assert below is None or below.error > error
 
 
 def test_a_large_problem_spends_its_budget() -> None:

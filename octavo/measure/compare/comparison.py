@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from octavo.core.errors import InvalidField
-from octavo.measure.compare.entry import CheckpointEntry, open_entry
+from octavo.measure.compare.entry import MEASURED, CheckpointEntry, open_entry
 from octavo.measure.compare.pareto import pareto_front
 from octavo.measure.compare.quality import QualityPlan, common_window_tokens, have_same_protocol, is_by_protocol
 from octavo.measure.compare.speed import Speed, SpeedPlan
@@ -140,7 +140,7 @@ def _measure_quality(
             with WorkerProcess(entry.name) as worker:
                 shown = _stage(progress, f"measuring {entry.name}")
                 entry.quality = worker.ask("evaluate", shown, arguments=arguments)
-                entry.quality_origin = "measured now"
+                entry.quality_origin = MEASURED
         except WorkerFailed as failure:
             _note(entry, "quality", failure, say)
 

@@ -16,6 +16,9 @@ from octavo.quantize.provenance import FILE_NAME
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.inventory import count_storage
 
+#: `CheckpointEntry.quality_origin` of figures that the comparison itself measured.
+MEASURED = "measured now"
+
 
 @dataclass(slots=True)
 class CheckpointEntry:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from octavo.core.units import format_bytes
 from octavo.measure.compare.comparison import Comparison
-from octavo.measure.compare.entry import CheckpointEntry
+from octavo.measure.compare.entry import MEASURED, CheckpointEntry
 
 HEAD = ("checkpoint", "stored as", "bytes", "bits/weight", "perplexity", "KL", "top-1", "TTFT", "tokens/s", "peak RSS")
 
@@ -51,7 +51,7 @@ def protocol_lines(entries: Sequence[CheckpointEntry]) -> Iterator[str]:
     measured = [entry for entry in entries if entry.quality is not None]
     for origin in dict.fromkeys(entry.quality_origin for entry in measured):
         names = ", ".join(entry.name for entry in measured if entry.quality_origin == origin)
-        yield f"quality {origin}: {names}"
+        yield f"quality {'measured now' if origin == MEASURED else f'from {origin}'}: {names}"
     yield from dict.fromkeys(f"protocol: {protocol_text(entry)}" for entry in measured)
     yield from dict.fromkeys(f"speed: {entry.speed.protocol}" for entry in entries if entry.speed is not None)
     yield from dict.fromkeys(f"note: {caveat}" for entry in measured for caveat in (entry.quality or {})["caveats"])

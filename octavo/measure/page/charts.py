@@ -151,10 +151,11 @@ def _mark(point: Point, x: float, y: float, right: float, taken: list[tuple[floa
     free = [place for place in inside if not any(_overlap(place, width, other) for other in taken)]
     label_x, label_y = (free or inside)[0]
     taken.append((label_x, label_y - 11, label_x + width, label_y + 2))
+    anchor = f'x="{x + 10:.1f}"' if label_x > x else f'text-anchor="end" x="{x - 10:.1f}"'
     kind = "dot best" if point.on_front else "dot"
     return (
         f'<g><title>{escape(point.tip)}</title><circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="6"/>'
-        f'<text class="point" x="{label_x:.1f}" y="{label_y:.1f}">{escape(point.label)}</text></g>'
+        f'<text class="point" {anchor} y="{label_y:.1f}">{escape(point.label)}</text></g>'
     )
 
 

@@ -93,7 +93,10 @@ class ExportJob:
         if verification.verified is False:
             raise CheckpointError(f"{self.output}: does not read back as meant: {verification.verdict}")
         packed = {module: linear for module, linear in schemes.items() if module not in dequantized}
-        report = self._report(checkpoint, written, verification, dequantized, self._limits(spec, packed, shapes))
+        rounding = [module for module, linear in schemes.items() if linear.inputs is not None]
+        lost_inputs = any(module in dequantized or not target.holds_inputs for module in rounding)
+        limits = self._limits(spec, packed, shapes)
+        report = self._report(checkpoint, written, verification, dequantized, limits, lost_inputs)
         self._carry_over(checkpoint, report)
         return report
 
@@ -155,11 +158,17 @@ class ExportJob:
         verification: Verification,
         dequantized: Mapping[str, torch.dtype],
         limits: list[str],
+        lost_inputs: bool,
     ) -> ExportReport:
-        exact = self.dtype == "float32" or (self.format != "hf" and not dequantized)
+        dense_dtype = self._torch_dtype(checkpoint)
+        is_dense = self.format == "hf" or bool(dequantized)
+        exact = not lost_inputs and not (is_dense and dense_dtype != torch.float32)
         if self.format == "gguf":
             exact = exact and not verification.max_difference
         notes = [*checkpoint.notes, *written.notes, *limits]
+        if self.format == "hf" and dense_dtype != torch.float32:
+            dtype = str(dense_dtype).removeprefix("torch.")
+            notes.insert(0, f"all numbers are written as {dtype}; float32 would hold every one")
         if dequantized:
             notes.insert(
                 0,

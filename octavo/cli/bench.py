@@ -175,7 +175,7 @@ def serve(
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16, for dense weights. [float32]")] = None,
     executor: Annotated[str | None, typer.Option(help="auto, native or reference. [auto]")] = None,
     threads: ThreadsOption = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or int8. [auto]")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, int8, fp8 or fp8-e5m2. [auto]")] = None,
     isa: IsaOption = None,
     as_json: JsonOption = False,
 ) -> None:

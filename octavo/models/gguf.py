@@ -189,12 +189,12 @@ def make_config(file: GgufFile, architecture: str, rope_divisors: Tensor | None)
     }
     _check_sizes(file, config)
     experts = _expert_fields(file, metadata, architecture)
-    if architecture == "llama" and not experts:
-        config["attention_bias"] = "blk.0.attn_q.bias" in file.names()
-        config["mlp_bias"] = "blk.0.ffn_gate.bias" in file.names()
     config |= _token_ids(file.metadata)
     config |= _gemma_fields(metadata, config) if architecture == "gemma3" else _window_fields(metadata, architecture)
     config |= experts
+    if config["model_type"] == "llama":
+        config["attention_bias"] = "blk.0.attn_q.bias" in file.names()
+        config["mlp_bias"] = "blk.0.ffn_gate.bias" in file.names()
     config |= _rope_fields(metadata, architecture, rope_divisors)
     metadata.finish()
     return config

@@ -168,6 +168,11 @@ class _Encoder:
                 f"inputs of {self._ragged[0]}{_and_more(self._ragged)} are no multiple of {BLOCK}: the last FP8 block "
                 "of a row is smaller, which vLLM's kernels do not take"
             )
+        if self._kv is not None:
+            notes.append(
+                "transformers 5.24 with compressed-tensors 0.20 passes over k_scale and v_scale and keeps its cache as "
+                "it is; vLLM reads them"
+            )
         if split := split_fused_members(self._formats, self._dense):
             notes.append(f"vLLM joins {split[0]}{_and_more(split)} and needs one scheme for its members")
         return tuple(notes)

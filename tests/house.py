@@ -24,7 +24,7 @@ FLOORS = (
 FLOOR_OF = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 
 #: Files above all floors.
-FRONT_DOOR = {"__init__", "api", "jobs", "fit_job"}
+FRONT_DOOR = {"__init__", "api", "jobs", "fit_job", "export_job"}
 
 
 def python_files(*folders: str) -> list[Path]:

@@ -24,8 +24,8 @@ class Budget:
     max_divergence: float | None = None
 
     def __post_init__(self) -> None:
-        given = {"bytes": self.num_bytes, "bpw": self.bits_per_weight, "max_kl": self.max_divergence}
-        given = {name: value for name, value in given.items() if value is not None}
+        fields = {"bytes": self.num_bytes, "bpw": self.bits_per_weight, "max_kl": self.max_divergence}
+        given = {name: value for name, value in fields.items() if value is not None}
         if len(given) != 1:
             what = ", ".join(f"{name} {value}" for name, value in given.items()) or "nothing"
             raise InvalidField("budget", what, "give one of bytes, bpw (bits per weight) and max_kl (nats per token)")

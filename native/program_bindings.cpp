@@ -185,6 +185,26 @@ std::int64_t first_bad_job(ThreadTeam& team, std::int64_t num_jobs, std::int64_t
     return -1;
 }
 
+void bind_kv_store(nb::module_& module) {
+    nb::class_<KvStore>(module, "KvStore")
+        .def(
+            "__init__",
+            [](KvStore* store, const KvStore::Layers& layers, std::int64_t num_blocks, std::int64_t block_size,
+               const std::string& format, const KvStore::HeadScales& scales) {
+                new (store) KvStore(layers, num_blocks, block_size, kv_format_named(format), scales);
+            },
+            nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("format"),
+            nb::arg("scales") = KvStore::HeadScales{})
+        .def_prop_ro("num_bytes", &KvStore::num_bytes)
+        .def("copy_block", &KvStore::copy_block, nb::arg("source"), nb::arg("target"))
+        .def_static(
+            "bytes_per_block",
+            [](const KvStore::Layers& layers, std::int64_t block_size, const std::string& format) {
+                return KvStore::bytes_per_block(layers, block_size, kv_format_named(format));
+            },
+            nb::arg("layers"), nb::arg("block_size"), nb::arg("format"));
+}
+
 }  // namespace
 }  // namespace octavo
 
@@ -206,23 +226,7 @@ void bind_program(nb::module_& module) {
                std::int64_t window) { new (shape) AttentionShape{heads, kv_heads, head_dim, scale, softcap, window}; },
             nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("scale"),
             nb::arg("softcap") = 0.0f, nb::arg("window") = 0);
-    nb::class_<KvStore>(module, "KvStore")
-        .def(
-            "__init__",
-            [](KvStore* store, const KvStore::Layers& layers, std::int64_t num_blocks, std::int64_t block_size,
-               const std::string& format, const KvStore::HeadScales& scales) {
-                new (store) KvStore(layers, num_blocks, block_size, kv_format_named(format), scales);
-            },
-            nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("format"),
-            nb::arg("scales") = KvStore::HeadScales{})
-        .def_prop_ro("num_bytes", &KvStore::num_bytes)
-        .def("copy_block", &KvStore::copy_block, nb::arg("source"), nb::arg("target"))
-        .def_static(
-            "bytes_per_block",
-            [](const KvStore::Layers& layers, std::int64_t block_size, const std::string& format) {
-                return KvStore::bytes_per_block(layers, block_size, kv_format_named(format));
-            },
-            nb::arg("layers"), nb::arg("block_size"), nb::arg("format"));
+    bind_kv_store(module);
     nb::class_<Program> program(module, "Program");
     program.def(
         "__init__",

@@ -24,7 +24,7 @@ from octavo.quantize.recipe import Recipe
 
 NUM_EXPONENTS = 20
 #: How many of them are tried again with the recipe's scale search.
-_FINALISTS = 3
+_FINALISTS = 2
 _SMALLEST = 1e-4
 
 

@@ -20,9 +20,10 @@ from octavo.quantize.pairs import Inspected, Pair, inspected_output
 from octavo.quantize.recipe import Recipe
 from octavo.quantize.rtn import nearest
 
-#: Tokens a scale is judged on: AWQ's own choice is of this order, and they cost no more than a few rows of GPTQ.
+#: Tokens a scale is judged on. On a block of SmolLM2-135M, 512 choose scales that leave 3 % more error on unseen text
+#: than 1,024 do, and take two thirds of the time.
 SAMPLE_TOKENS = 1024
-_SAMPLE_PREFIX = 512
+_SAMPLE_PREFIX = 256
 #: An expert with fewer rows of the sample is judged on all of them.
 _MIN_EXPERT_ROWS = 32
 

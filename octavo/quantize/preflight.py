@@ -13,8 +13,10 @@ import torch
 from octavo.core.errors import CapacityError, InvalidField
 from octavo.core.units import format_bytes, format_seconds
 from octavo.numerics.scheme import GROUP_SIZES, IntegerScheme, LinearScheme, Scheme
+from octavo.quantize import awq, smoothquant
 from octavo.quantize.file_size import header_bytes, stored_parts
 from octavo.quantize.observer import num_lent_rows
+from octavo.quantize.pair_trial import SAMPLE_TOKENS
 from octavo.quantize.recipe import Recipe
 from octavo.quantize.training_cost import training_bytes, training_flops
 from octavo.quantize.transforms import check_transforms
@@ -290,7 +292,7 @@ def estimate_seconds(tensors: list[TensorPlan], num_rows: dict[str, int], recipe
     included. `num_rows` is what `calibration_rows` gives. Meant to be right within a factor of two."""
     weights = [(*tensor.shape, num_rows[tensor.name]) for tensor in tensors if tensor.name in num_rows]
     num_weights = sum(outputs * inputs for outputs, inputs, _ in weights)
-    seconds = num_weights * 2e-7
+    seconds = num_weights * 2e-7 + transform_seconds(num_weights, recipe)
     if recipe.needs_calibration:
         flops = 0.0
         for outputs, inputs, rows in weights:
@@ -299,6 +301,15 @@ def estimate_seconds(tensors: list[TensorPlan], num_rows: dict[str, int], recipe
             )
         seconds += flops / _measured_flops() + sum(inputs for _, inputs, _ in weights) * 4e-5
     return seconds
+
+
+def transform_seconds(num_weights: int, recipe: Recipe) -> float:
+    """Of trying scales on a sample: each trial rounds weights and runs its half layer."""
+    trials = {"awq": awq.NUM_EXPONENTS + 3, "smooth": len(smoothquant.EXPONENTS) + 3}
+    total = sum(trials[name] for name in recipe.transforms if name in trials)
+    if recipe.smoothing is not None and "smooth" in recipe.transforms:
+        total -= trials["smooth"]
+    return total * num_weights * (2.6 * SAMPLE_TOKENS / _measured_flops() + 6e-8) if total else 0.0
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from octavo.quantize.recipe import Recipe
 
 #: Exponents that are tried: OPT likes .5, Llama-like models .8 to .9.
 EXPONENTS = tuple(round(0.3 + 0.05 * step, 2) for step in range(14))
-_FINALISTS = 3
+_FINALISTS = 2
 
 
 def smooth(layer: DecoderLayer, states: BlockStates, recipe: Recipe) -> dict[str, str]:

@@ -19,6 +19,7 @@ from octavo.models.load import load_model, open_model_checkpoint
 from octavo.models.registry import read_spec
 from octavo.models.spec import ModelSpec
 from octavo.numerics.kv_scales import KvScales
+from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.numerics.scheme import IntegerScheme
 from octavo.ops.reference.batch import whole_prompts
 from octavo.ops.reference.ops import ReferenceOps
@@ -41,6 +42,10 @@ MOST_ERROR = {"F16": 0.0005, "BF16": 0.003, "Q8_0": 0.006, "Q6_K": 0.02, "Q5_0":
               "Q4_0": 0.087, "Q4_1": 0.08, "Q4_K": 0.075, "Q3_K": 0.16, "Q2_K": 0.31}  # fmt: skip
 
 
+def dense(tensor: torch.Tensor | QuantizedTensor) -> torch.Tensor:
+    return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor.float()
+
+
 def logits(source: Path) -> torch.Tensor:
     with torch.inference_mode():
         return load_model(source).model.forward(ReferenceOps(), whole_prompts([TOKENS]))
@@ -57,7 +62,7 @@ def test_every_family_reads_back(family: str, tmp_path: Path) -> None:
     assert back.names() == sorted(model.tensors)
     for name in back.names():
         tolerance = 1e-6 if spec.norm_offset and name.endswith("norm.weight") else 0.0
-        assert torch.allclose(back.get(name), model.tensors[name], rtol=0, atol=tolerance), name
+        assert torch.allclose(dense(back.get(name)), dense(model.tensors[name]), rtol=0, atol=tolerance), name
     assert torch.allclose(logits(written.directory), logits(directory), atol=1e-4)
     assert model.tokenizer is not None
     for text in ("Hello the world, seven eight", "x<|im_end|>\n12", "Æ東京"):
@@ -137,7 +142,7 @@ def test_types_and_fallbacks_are_llama_cpps(
     for name in ("self_attn.q_proj", "self_attn.k_proj", "mlp.down_proj"):
         exact = model.tensors[f"model.layers.4.{name}.weight"]
         assert isinstance(exact, torch.Tensor)
-        error = (back.get(f"model.layers.4.{name}.weight").float() - exact).norm() / exact.norm()
+        error = (dense(back.get(f"model.layers.4.{name}.weight")) - exact).norm() / exact.norm()
         assert error < MOST_ERROR[back.tensor_type(f"model.layers.4.{name}.weight")]
 
 
@@ -153,7 +158,7 @@ def test_codes_are_copied_where_the_grid_has_an_equal(type_name: str, tmp_path: 
     for name, tensor in model.tensors.items():
         if "_proj" in name and isinstance(tensor, torch.Tensor):
             tensors[name] = packed(tensor, SCHEMES[type_name])
-    tensors["model.embed_tokens.weight"] = packed(tensors["model.embed_tokens.weight"].float(), IntegerScheme(8))
+    tensors["model.embed_tokens.weight"] = packed(dense(tensors["model.embed_tokens.weight"]), IntegerScheme(8))
     model = type(model)(tensors, model.config, model.tokenizer)
     for asked in (None, "Q8_0"):
         written = export_gguf(tmp_path / "m.gguf", spec, model, asked)
@@ -164,8 +169,7 @@ def test_codes_are_copied_where_the_grid_has_an_equal(type_name: str, tmp_path: 
         assert Counter(back.tensor_type(name) for name in names) == expected
         assert back.tensor_type("model.embed_tokens.weight") == "Q8_0"
         for name, tensor in tensors.items():
-            exact = tensor if isinstance(tensor, torch.Tensor) else tensor.dequantize()
-            assert torch.equal(back.get(name), exact), name
+            assert torch.equal(dense(back.get(name)), dense(tensor)), name
 
 
 def test_groups_of_64_and_int4_minima(tmp_path: Path) -> None:
@@ -293,7 +297,7 @@ def test_importance_is_used_and_bad_importance_is_said(tmp_path: Path) -> None:
     plain = export_gguf(tmp_path / "plain.gguf", spec, model, "Q4_0")
     weighted = export_gguf(tmp_path / "weighted.gguf", spec, model, "Q4_0", importance=importance)
     first, second = (open_model_checkpoint(written.directory) for written in (plain, weighted))
-    changed = [name for name in first.names() if not torch.equal(first.get(name), second.get(name))]
+    changed = [name for name in first.names() if not torch.equal(dense(first.get(name)), dense(second.get(name)))]
     assert changed == ["model.layers.0.mlp.up_proj.weight"]
     assert any("blk.1.ffn_up.weight" in note and "weigh alike" in note for note in weighted.notes)
 
@@ -310,21 +314,66 @@ print(json.dumps({"tokens": tokens, "logits": logits, "text": text}))
 """
 
 
+def ask_llama_cpp(file: Path, prompt: str) -> dict[str, Any]:
+    """Tokens of the prompt, logits at each, greedy text after it."""
+    if not LLAMA_CPP.exists():
+        pytest.skip(f"needs llama-cpp-python at {LLAMA_CPP}: python -m benchmarks.peers setup")
+    command = [str(LLAMA_CPP), "-c", _PROGRAM, str(file), prompt]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def logits_of(file: Path, tokens: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return load_model(file).model.forward(ReferenceOps(), whole_prompts([tokens]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("file_type", "tolerance"), [(None, 0.02), ("F16", 0.03), ("Q8_0", 0.5), ("Q4_K_M", 0.5)])
 def test_llama_cpp_computes_the_same(file_type: str | None, tolerance: float, tmp_path: Path) -> None:
     """Logits of the same file; llama.cpp rounds activations to 8 bits beside quantized weights."""
-    if not LLAMA_CPP.exists():
-        pytest.skip(f"needs llama-cpp-python at {LLAMA_CPP}: python -m benchmarks.peers setup")
     if not STORIES.is_dir():
         pytest.skip("needs ../shared/data/models/stories260k")
     spec, model = stored_model(STORIES)
     file = export_gguf(tmp_path / "m.gguf", spec, model, file_type).directory
-    command = [str(LLAMA_CPP), "-c", _PROGRAM, str(file), "Once upon a time, there"]
-    theirs = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=300).stdout)
+    theirs = ask_llama_cpp(file, "Once upon a time, there")
     assert model.tokenizer is not None
     assert theirs["tokens"] == model.tokenizer.encode("Once upon a time, there")
-    with torch.inference_mode():
-        ours = load_model(file).model.forward(ReferenceOps(), whole_prompts([theirs["tokens"]]))
+    ours = logits_of(file, theirs["tokens"])
     assert (ours - torch.tensor(theirs["logits"])).abs().max() < tolerance
     assert theirs["text"].startswith(" was a little")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_llama_cpp_computes_every_family(family: str, tmp_path: Path) -> None:
+    """Prompts within the window of those that have one: llama.cpp knows Gemma's, not Mistral's."""
+    directory = make_tiny(family, tmp_path / "model", **CHANGES.get(family, {}))
+    spec, model = stored_model(directory)
+    file = export_gguf(tmp_path / "m.gguf", spec, model, "F32").directory
+    theirs = ask_llama_cpp(file, "hello the world, seven")
+    assert model.tokenizer is not None
+    assert theirs["tokens"] == model.tokenizer.encode("hello the world, seven")
+    ours, others = logits_of(directory, theirs["tokens"]), torch.tensor(theirs["logits"])
+    assert (ours - others).abs().max() < 0.03 * ours.std()  # its cache is float16
+
+
+def test_the_second_opinion_sees_what_is_exact_and_what_is_not(tmp_path: Path) -> None:
+    from octavo.models.gguf_verification import verify_gguf
+
+    spec, model = stored_model(make_tiny("llama-tied", tmp_path / "model"))
+    file = export_gguf(tmp_path / "m.gguf", spec, model, "Q8_0").directory
+    opinion = verify_gguf(file, spec, model)
+    assert opinion.verified
+    assert opinion.max_difference is not None
+    assert 0 < opinion.max_difference < 0.006
+    assert "29 tensors, 7 of them exactly" in opinion.verdict
+    name = "model.layers.2.self_attn.q_proj.weight"
+    query = model.tensors[name]
+    assert isinstance(query, torch.Tensor)
+    other = type(model)({**model.tensors, name: query.roll(1, dims=0)}, model.config, model.tokenizer)
+    opinion = verify_gguf(file, spec, other)
+    assert opinion.verified is False
+    assert opinion.worst_module == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 from octavo.core.errors import CheckpointError
 from octavo.numerics.activations import InputQuantizer
 from octavo.numerics.kv_scales import KvScales
+from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.quantized_tensor import QuantizedTensor
-from octavo.numerics.scheme import Scheme
+from octavo.numerics.scheme import IntegerScheme, Scheme
 from octavo.weights.checkpoint import CONFIG_NAME
 from octavo.weights.compressed_tensors_args import ModuleFormat
 from octavo.weights.compressed_tensors_config import (
@@ -37,6 +39,8 @@ _PARTS = frozenset({PACKED, SCALE, SHAPE, ZERO_POINT, GLOBAL_SCALE, INPUT_SCALE,
 _KV_PARTS = frozenset({K_SCALE, V_SCALE})
 #: safetensors dtypes of codes; a `weight` of such a dtype belongs to a packed module.
 _CODE_DTYPES = frozenset({"I8", "F8_E4M3"})
+#: How the format declares ternary matrices too.
+_TWO_BIT_ROWS = IntegerScheme(2)
 #: Tensors that would change what a module computes and are not read.
 _FOREIGN_PARTS = frozenset({
     "weight_g_idx", "input_zero_point", "output_scale", "output_zero_point", "k_zero_point", "v_zero_point", "q_scale",
@@ -74,7 +78,7 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
         if module is None:
             return self.stored(name)
         parts = {part: self.stored(f"{module}.{part}") for part in self._parts[module]}
-        return decode_module(module, parts, self.formats[module])
+        return _recognised(decode_module(module, parts, self.formats[module]))
 
     def shape(self, name: str) -> tuple[int, ...]:
         module = self._packed_module(name)
@@ -105,7 +109,12 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
 
     def scheme(self, name: str) -> Scheme | None:
         module_format = self.module_format(name)
-        return None if module_format is None else module_format.scheme
+        if module_format is None:
+            return None
+        if module_format.scheme == _TWO_BIT_ROWS:  # what these are, only their codes tell
+            tensor = self.get(name)
+            return tensor.scheme if isinstance(tensor, PackedTensor) else module_format.scheme
+        return module_format.scheme
 
     def input_quantizer(self, module: str) -> InputQuantizer | None:
         module_format = self.formats.get(module)
@@ -190,3 +199,14 @@ class CompressedTensorsDirectory(SafetensorsDirectory):
             own = f"{module}.{copy.rpartition('.')[2]}"
             if own not in self._file_of or not torch.equal(self.stored(copy), self.stored(own)):
                 raise CheckpointError(f"{self.source}: tensor {copy} differs from {own}, though the head is tied to it")
+
+
+def _recognised(tensor: Tensor | QuantizedTensor) -> Tensor | QuantizedTensor:
+    """Two-bit codes that are all -1, 0 or 1 with one scale for the whole matrix are ternary: the same numbers, which
+    BitNet can hold too."""
+    if not isinstance(tensor, PackedTensor) or tensor.scheme != _TWO_BIT_ROWS:
+        return tensor
+    has_one_scale = bool((tensor.scale == tensor.scale.flatten()[0]).all())
+    if not has_one_scale or int(tensor.codes().min()) < -1:
+        return tensor
+    return replace(tensor, scheme=IntegerScheme(2, None, True, ternary=True))

@@ -79,9 +79,7 @@ class InputQuantizer:
 
     def __post_init__(self) -> None:
         if (self.scale is not None) != self.scheme.needs_scale:
-            raise InvalidField(
-                "input_scale", self.scale, f"{self.scheme}: calibrated inputs need one, others none"
-            )
+            raise InvalidField("input_scale", self.scale, f"{self.scheme}: calibrated inputs need one, others none")
         if self.scale is not None and not (self.scale.numel() == 1 and 0 < float(self.scale) < float("inf")):
             raise InvalidField("input_scale", self.scale.tolist(), "one positive finite number; calibrate again")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from octavo.core.errors import CheckpointError, InvalidField
 from octavo.numerics.packed_tensor import PackedTensor
@@ -22,7 +22,7 @@ from octavo.weights.second_reader import verify_directory
 from octavo.weights.stored_model import StoredModel
 from tests.checkpoints import edit_config
 from tests.weights.stored import stored_tiny
-from tests.weights.test_gptq import random_packed
+from tests.weights.test_gptq import random_packed, read_with_gptqmodel
 
 
 def test_words_are_the_documented_ones() -> None:
@@ -83,10 +83,18 @@ def test_other_versions_are_refused(tmp_path: Path) -> None:
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     packed = random_packed(32, 64, IntegerScheme(4, 32, False))
     write_awq(tmp_path / "a", StoredModel({"a.q_proj.weight": packed}, {"tie_word_embeddings": True}))
-    from safetensors.torch import save_file
-
     tensors = load_file(tmp_path / "a" / "model.safetensors")
     del tensors["a.q_proj.scales"]
     save_file(tensors, tmp_path / "a" / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"a\.q_proj\.scales is missing"):
         open_checkpoint(tmp_path / "a")
+
+
+@pytest.mark.slow
+def test_gptqmodel_decodes_the_same_numbers(tmp_path: Path) -> None:
+    model, _ = stored_tiny("llama-tied", tmp_path, IntegerScheme(4, 32, False))
+    write_awq(tmp_path / "awq", model)
+    theirs = read_with_gptqmodel(tmp_path / "awq", tmp_path / "weights")
+    packed = {name: tensor.dequantize() for name, tensor in model.tensors.items() if isinstance(tensor, PackedTensor)}
+    assert theirs.keys() == packed.keys()
+    assert all(torch.equal(theirs[name], packed[name]) for name in packed)

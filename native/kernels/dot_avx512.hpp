@@ -22,7 +22,10 @@ struct DotAvx512 {
 
     template <int bits, int index>
     static Step step(const std::uint8_t* octet) {
-        if constexpr (bits == kFp4) return _mm512_shuffle_epi8(fp4_table(), step<4, index>(octet));
+        if constexpr (bits == kFp4) {
+            const Step nibbles = step<4, index>(octet);
+            return _mm512_shuffle_epi8(fp4_table(), nibbles);
+        }
         const __m512i plane = _mm512_loadu_si512(octet + low_plane(bits, index));
         if constexpr (bits == 8) return plane;
         const __m512i mask = _mm512_set1_epi8(static_cast<char>(low_mask(bits)));

@@ -1,11 +1,13 @@
 """Training a block's quantized weights until its output is what the source's block computes.
 
-qat        Block-AP of EfficientQAT (Chen et al., 2024): latent weights, scales and zero points, by Adam
-signround  rounding offsets and clip factors, by signs of gradients (`sign_rounding`)
+signround  rounding offsets and clip factors (`sign_rounding`): a code differs from its start by one at most
+qat        latent weights, scales and zero points (Block-AP of EfficientQAT, Chen et al., 2024)
 
 Both start from GPTQ's codes and the weights GPTQ rounded, see inputs from quantized predecessors, aim at the source's
 output on the source's own inputs, so that a block also repairs what those before it lost, and keep what was best on
 text that was held out. So neither is worse there than GPTQ.
+
+`updates` says why both learn by signs of gradients.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ from octavo.quantize.sign_rounding import RoundingOffsets
 from octavo.quantize.training_ops import TrainingOps
 from octavo.quantize.updates import Updates
 
-#: Learning rates by role. Units are codes and factors, so they hold for every matrix.
-_RATES = {"units": 0.03, "scale": 0.005, "zero": 0.005}
+#: How far parameters may travel (`Updates`), and along which schedule.
+_TRAVEL = {"signround": {"offset": 1.0, "clip": 1.0}, "qat": {"units": 1.0, "scale": 0.1, "zero": 0.1}}
+_SCHEDULES = {"signround": straight, "qat": cosine}
 #: Of a row of zeros.
 _LEAST_ENERGY = 1e-12
 _NUM_EVALUATIONS = 8
@@ -108,7 +111,9 @@ class BlockTraining:
     def run(self, recipe: Recipe, pieces: list[Piece]) -> None:
         """`recipe.steps` updates, fewer if the held-out error stops falling; ends with the best state seen."""
         to_train, held_out = hold_out(counted(pieces, self.mask))
-        updates, ramps = self._updates(recipe), any(weight.scheme.ternary for weight in self.trained.values())
+        trained, method = self.trained.values(), recipe.method
+        updates = Updates(trained, _TRAVEL[method], recipe.steps, _SCHEDULES[method])
+        ramps = any(weight.scheme.ternary for weight in trained)
         self.error_before = self._held_out_error(held_out)
         best, stop = self._snapshot(), EarlyStop(self.error_before, _PATIENCE)
         every = max(1, recipe.steps // _NUM_EVALUATIONS)
@@ -117,7 +122,7 @@ class BlockTraining:
             done = step / recipe.steps
             share = self._round(ramp(done) if ramps else 1.0)
             self._loss(next(order)).backward()
-            updates.step(done)
+            updates.step(step)
             if share == 1.0 and ((step + 1) % every == 0 or step + 1 == recipe.steps):
                 if stop.is_better(self._held_out_error(held_out), done):
                     best = self._snapshot()
@@ -132,12 +137,6 @@ class BlockTraining:
             if isinstance(weight, LatentWeight):
                 weight.rounded_share = share
         return share
-
-    def _updates(self, recipe: Recipe) -> Updates:
-        if recipe.method == "signround":
-            rates = dict.fromkeys(("offset", "clip"), 1.0 / max(1, recipe.steps))
-            return Updates(self.trained.values(), rates, straight, by_sign=True)
-        return Updates(self.trained.values(), _RATES, cosine)
 
     def _loss(self, piece: Piece) -> Tensor:
         """Mean over the rows that count of each row's squared error as a share of its own energy: norms see no more.

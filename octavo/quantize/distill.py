@@ -28,12 +28,12 @@ from octavo.quantize.head_divergence import Head, divergence
 from octavo.quantize.journal import Journal
 from octavo.quantize.pieces import Piece, counted, cut, hold_out, shuffled
 from octavo.quantize.recipe import Recipe
-from octavo.quantize.schedule import EarlyStop, cosine, warmed_up
+from octavo.quantize.schedule import EarlyStop, cosine
 from octavo.quantize.training_ops import TrainingOps
 from octavo.quantize.updates import Updates
 
-#: Learning rates by role, as shares: of a code, of a scale, of a norm's weight.
-_RATES = {"units": 0.01, "scale": 0.001, "zero": 0.001, "gain": 0.001}
+#: How far parameters may travel (`Updates`).
+_TRAVEL = {"units": 0.5, "scale": 0.05, "zero": 0.05, "gain": 0.03}
 #: How often the held-out loss is measured and the state is written to the journal.
 _NUM_EVALUATIONS = 8
 _PATIENCE = 3
@@ -112,7 +112,8 @@ class Distillation:
         self.head = _head(model)
         self.ops = TrainingOps(self.weights, self.gains)
         self.to_train, self.held_out = hold_out(counted(cut(states.batch), self.mask))
-        self.updates = Updates(self.weights.values(), _RATES, warmed_up(cosine), gains=self.gains.values())
+        gains = self.gains.values()
+        self.updates = Updates(self.weights.values(), _TRAVEL, recipe.distill_steps, cosine, gains)
 
     def run(self, journal: Journal, progress: Progress) -> Distilled:
         num_steps, every = self.recipe.distill_steps, max(1, self.recipe.distill_steps // _NUM_EVALUATIONS)
@@ -121,7 +122,7 @@ class Distillation:
         for step in range(best.num_steps, num_steps):
             progress(step, num_steps)
             self._learn(next(pieces))
-            self.updates.step(step / num_steps)
+            self.updates.step(step)
             if (step + 1) % every == 0 or step + 1 == num_steps:
                 if stop.is_better(self.held_out_divergence(), step / num_steps):
                     best = self._now(best.divergence_before, stop.best)

@@ -9,7 +9,6 @@ Straight-through gradients (Bengio et al., 2013): the derivative of round is 1. 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ class TrainedWeight(ABC):
 
     @abstractmethod
     def parameters(self) -> dict[str, Tensor]:
-        """What an optimizer changes, by role: each role has a learning rate of its own."""
+        """What updates change, by role: each role has a rate of its own."""
 
     @abstractmethod
     def weight(self) -> Tensor:
@@ -180,12 +179,3 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
-
-
-def parameters_by_role(weights: Iterable[TrainedWeight]) -> dict[str, list[Tensor]]:
-    """All trained tensors, for an optimizer with a learning rate for each role."""
-    roles: dict[str, list[Tensor]] = {}
-    for weight in weights:
-        for role, tensor in weight.parameters().items():
-            roles.setdefault(role, []).append(tensor)
-    return roles

@@ -20,11 +20,6 @@ def straight(done: float) -> float:
     return 1.0 - done
 
 
-def warmed_up(schedule: Schedule, share: float = 0.05) -> Schedule:
-    """`schedule`, reached along a line within the first `share` of the steps."""
-    return lambda done: schedule(done) * min(1.0, (done + 1e-9) / share)
-
-
 def ramp(done: float, share: float = 0.5) -> float:
     """From 0 to 1 along a line within the first `share` of the steps: how much of a weight is quantized."""
     return min(1.0, done / share)

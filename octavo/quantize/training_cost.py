@@ -10,8 +10,8 @@ from octavo.quantize.recipe import Recipe
 _PASSES, _CHECKPOINTED_PASSES = 3, 4
 #: Evaluations of a distillation, the first before any step.
 _EVALUATIONS = 9
-#: A latent weight, its gradient and Adam's two moments, and what a weight is while its block is computed.
-_LATENT_BYTES, _BLOCK_BYTES = 16, 28
+#: A latent weight, its gradient and what the walk handed on; and what a weight is while its block is computed.
+_LATENT_BYTES, _BLOCK_BYTES = 10, 24
 
 
 def training_flops(spec: ModelSpec, recipe: Recipe, num_weights: int, num_tokens: int) -> float:

@@ -14,6 +14,8 @@ from octavo.quantize.recipe import Recipe
 from tests.quantize import trained
 from tests.quantize.test_qat import OPTIONS, kill_and_resume
 
+STEPS = 12
+
 
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_the_divergence_and_its_gradient(softcap: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,11 +41,11 @@ def test_the_divergence_and_its_gradient(softcap: float | None, monkeypatch: pyt
 @trained.needs_model
 def test_scales_and_norms_alone_repair_some_and_everything_repairs_more() -> None:
     start = trained.divergence(method="gptq", bits=2)
-    scales = trained.divergence(method="gptq", bits=2, distill_steps=16)
-    everything = trained.divergence(method="gptq", bits=2, distill_steps=16, train="all")
+    scales = trained.divergence(method="gptq", bits=2, distill_steps=STEPS)
+    everything = trained.divergence(method="gptq", bits=2, distill_steps=STEPS, train="all")
     assert everything < scales < start
     assert everything < 0.8 * start
-    before, after = (trained.quantized(method="gptq", bits=2, **more)[1] for more in ({}, {"distill_steps": 16}))
+    before, after = (trained.quantized(method="gptq", bits=2, **more)[1] for more in ({}, {"distill_steps": STEPS}))
     assert after.distilled is not None
     assert after.distilled.divergence < after.distilled.divergence_before
     for name, packed in before.tensors.items():  # codes stay, scales move
@@ -56,11 +58,11 @@ def test_scales_and_norms_alone_repair_some_and_everything_repairs_more() -> Non
 @trained.needs_model
 def test_it_adds_to_training_block_by_block() -> None:
     blocks = trained.divergence(method="qat", bits=2)
-    assert trained.divergence(method="qat", bits=2, distill_steps=16, train="all") < blocks
+    assert trained.divergence(method="qat", bits=2, distill_steps=STEPS, train="all") < blocks
 
 
 @trained.needs_model
-@pytest.mark.parametrize("train", ["scales", "all"])
+@pytest.mark.parametrize("train", [pytest.param("scales", marks=pytest.mark.slow), "all"])
 def test_a_killed_distillation_ends_with_the_same_bytes(tmp_path: Path, train: str) -> None:
     """16 updates, the state is kept at every second one; killed right after the fifth."""
     options = {**OPTIONS, "method": "gptq", "distill_steps": 16, "train": train}

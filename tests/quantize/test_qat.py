@@ -32,8 +32,8 @@ torch.set_num_threads(1)
 from octavo.quantize.updates import Updates
 from octavo.api import quantize
 step, countdown = Updates.step, [int(sys.argv[4])]
-def step_and_die(self, done):
-    step(self, done)
+def step_and_die(self, number):
+    step(self, number)
     countdown[0] -= 1
     if countdown[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -32,12 +32,12 @@ def test_what_is_trained_is_what_is_stored(kind: type[TrainedWeight], scheme: In
     start, weight = _start(scheme)
     trained_weight = kind(start, weight)  # type: ignore[call-arg]
     assert torch.equal(trained_weight.packed().dequantize(), start.dequantize())
-    rates = {"units": 0.7, "scale": 0.2, "zero": 0.7, "offset": 0.3, "clip": 0.2}
-    updates = Updates([trained_weight], rates, lambda done: 1.0, by_sign=True)
+    travel = {"units": 0.7, "scale": 0.2, "zero": 0.7, "offset": 0.3, "clip": 0.2}
+    updates = Updates([trained_weight], travel, 1, lambda done: 1.0)
     for step in range(4):
         noise = torch.randn(12, 48, generator=torch.Generator().manual_seed(step))
         (trained_weight.weight() * noise).sum().backward()
-        updates.step(0.0)
+        updates.step(0)
         packed = trained_weight.packed()
         assert torch.equal(trained_weight.weight().detach(), packed.dequantize())
         assert packed.scheme == scheme
@@ -49,9 +49,9 @@ def test_what_is_trained_is_what_is_stored(kind: type[TrainedWeight], scheme: In
 def test_another_training_can_start_from_what_one_left(scheme: IntegerScheme) -> None:
     start, weight = _start(scheme)
     first = RoundingOffsets(start, weight)
-    updates = Updates([first], {"offset": 0.3, "clip": 0.05}, lambda done: 1.0, by_sign=True)
+    updates = Updates([first], {"offset": 0.3, "clip": 0.05}, 1, lambda done: 1.0)
     (first.weight() * weight).sum().backward()
-    updates.step(0.0)
+    updates.step(0)
     second = LatentWeight(first.packed(), first.latent())
     off = (second.packed().codes() != first.packed().codes()).float().mean()
     assert float(off) < 0.01  # only where float32 put a value on the other side of a tie
@@ -60,9 +60,9 @@ def test_another_training_can_start_from_what_one_left(scheme: IntegerScheme) ->
 def test_offsets_move_a_weight_by_one_code_at_most() -> None:
     start, weight = _start(IntegerScheme(4, 16, True))
     offsets = RoundingOffsets(start, weight)
-    updates = Updates([offsets], {"offset": 5.0, "clip": 0.0}, lambda done: 1.0, by_sign=True)
+    updates = Updates([offsets], {"offset": 5.0, "clip": 0.0}, 1, lambda done: 1.0)
     (offsets.weight() * torch.randn(12, 48, generator=torch.Generator().manual_seed(3))).sum().backward()
-    updates.step(0.0)
+    updates.step(0)
     moved = (offsets.packed().codes() - start.codes()).abs()
     assert int(moved.max()) == 1
     assert torch.equal(offsets.packed().scale, start.scale)

@@ -38,9 +38,9 @@ def test_a_trained_matrix_keeps_one_scale_and_the_ramp_begins_at_the_source() ->
     latent.rounded_share = 0.0
     torch.testing.assert_close(latent.weight().detach(), weight)
     latent.rounded_share = 1.0
-    updates = Updates([latent], {"units": 0.3, "scale": 0.1}, lambda done: 1.0)
+    updates = Updates([latent], {"units": 0.3, "scale": 0.1}, 1, lambda done: 1.0)
     (latent.weight() * weight.flip(0)).sum().backward()
-    updates.step(0.0)
+    updates.step(0)
     packed = latent.packed()
     assert packed.scheme == TERNARY
     assert len(packed.scale.unique()) == 1
@@ -60,10 +60,10 @@ def test_training_is_far_better_than_rounding() -> None:
     """No steps: the absmean codes as they are."""
     rounded = trained.divergence(method="qat", scheme="ternary", steps=0)
     blocks = trained.divergence(method="qat", scheme="ternary")
-    whole = trained.divergence(method="qat", scheme="ternary", distill_steps=24, train="all")
+    whole = trained.divergence(method="qat", scheme="ternary", distill_steps=12, train="all")
     assert blocks < 0.7 * rounded
     assert whole < blocks
-    _, result = trained.quantized(method="qat", scheme="ternary", distill_steps=24, train="all")
+    _, result = trained.quantized(method="qat", scheme="ternary", distill_steps=12, train="all")
     for name, inputs in result.inputs.items():
         assert inputs.scheme.format is ActivationFormat.INT8
         assert inputs.scheme.dynamic

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from octavo.core.errors import CheckpointError, InvalidField
 from octavo.core.units import format_bytes
 from octavo.models.load import open_model_checkpoint
 from octavo.models.registry import read_spec
 from octavo.models.stored import linear_schemes, matrix_shape, stored_checkpoint
-from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.numerics.scheme import LinearScheme
 from octavo.weights.checkpoint import Checkpoint, num_weights
 from octavo.weights.compressed_tensors_verification import Verification, verify_with_compressed_tensors
@@ -89,7 +87,7 @@ class ExportJob:
             written = target.write(self.output, stored, overwrite=self.overwrite)
         else:
             written = self._write_other(checkpoint, spec, stored)
-        verification = self._verify(stored)
+        verification = self._verify(spec, stored)
         if verification.verified is False:
             raise CheckpointError(f"{self.output}: does not read back as meant: {verification.verdict}")
         packed = {module: linear for module, linear in schemes.items() if module not in dequantized}
@@ -144,11 +142,13 @@ class ExportJob:
 
         return export_gguf(self.output, spec, stored, self.file_type, overwrite=self.overwrite)
 
-    def _verify(self, stored: StoredModel) -> Verification:
+    def _verify(self, spec: ModelSpec, stored: StoredModel) -> Verification:
         if self.format == "compressed-tensors":
             return verify_with_compressed_tensors(self.output)
         if self.format == "gguf":
-            return _verify_gguf(self.output, stored, rounded=self.file_type is not None)
+            from octavo.models.gguf_verification import verify_gguf
+
+            return verify_gguf(self.output, spec, stored, exact=self.file_type is None)
         return verify_directory(self.output, stored)
 
     def _report(
@@ -195,24 +195,6 @@ class ExportJob:
         earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"schema_version": 1}
         quality = earlier.get("quality") if report.lossless else None
         write_json(self.output / REPORT_NAME, {**earlier, "quality": quality, "export": report.to_dict()})
-
-
-def _verify_gguf(file: Path, stored: StoredModel, rounded: bool) -> Verification:
-    """The gguf package decodes every tensor; without a type they must be the source's."""
-    other = open_model_checkpoint(file)
-    worst, largest, count = None, 0.0, 0
-    for name in stored.tensors:
-        difference = float((_numbers(other.get(name)) - _numbers(stored.tensors[name])).abs().max())
-        count += 1
-        if worst is None or not difference <= largest:
-            worst, largest = name, difference
-    verdict = f"the gguf package decodes {count} tensors; "
-    verdict += "all equal the source's numbers" if largest == 0 else f"largest difference {largest:.3g} in {worst}"
-    return Verification(rounded or largest == 0, verdict, count, largest, worst)
-
-
-def _numbers(tensor: Tensor | QuantizedTensor) -> Tensor:
-    return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor.to(torch.float32)
 
 
 def _some(names: Mapping[str, Any], limit: int = 3) -> str:

@@ -24,12 +24,12 @@ from octavo.weights.stored_model import StoredModel
 _MOST_ERROR = 0.7
 
 
-def verify_gguf(file: Path, spec: ModelSpec, model: StoredModel) -> Verification:
+def verify_gguf(file: Path, spec: ModelSpec, model: StoredModel, exact: bool = False) -> Verification:
     """Compare header and numbers of `file` with the gguf package's reading and with `model`'s tensors.
 
     Verified means: both readers see the same tensors at the same places, and each one is the source's, exactly or up
-    to a rounding (root mean square error over that of the matrix). `max_difference` is the largest such error. Takes
-    seconds, most of them for the package's reading of a large vocabulary.
+    to a rounding (root mean square error over that of the matrix), which `exact` rules out. `max_difference` is the
+    largest such error. Takes seconds, most of them for the package's reading of a large vocabulary.
     """
     stored = GgufFile(file)
     if (reason := _header_difference(stored, file)) is not None:
@@ -44,7 +44,7 @@ def verify_gguf(file: Path, spec: ModelSpec, model: StoredModel) -> Verification
         num_exact += error == 0
         if not error <= worst_error:
             worst_name, worst_error = name, error
-    verified = worst_error <= _MOST_ERROR and len(names) == len(checkpoint.names())
+    verified = worst_error <= (0.0 if exact else _MOST_ERROR) and len(names) == len(checkpoint.names())
     rounded = "" if worst_name is None else f"; the largest error is {worst_error:.2%}, in {worst_name}"
     verdict = f"gguf reads {len(names)} tensors, {num_exact} of them exactly the source's{rounded}"
     return Verification(verified, verdict, len(names), worst_error, worst_name)

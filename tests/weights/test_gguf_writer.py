@@ -370,6 +370,7 @@ def test_the_second_opinion_sees_what_is_exact_and_what_is_not(tmp_path: Path) -
     assert opinion.max_difference is not None
     assert 0 < opinion.max_difference < 0.006
     assert "29 tensors, 7 of them exactly" in opinion.verdict
+    assert verify_gguf(file, spec, model, exact=True).verified is False
     name = "model.layers.2.self_attn.q_proj.weight"
     query = model.tensors[name]
     assert isinstance(query, torch.Tensor)

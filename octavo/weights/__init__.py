@@ -1,6 +1,7 @@
-"""How a model is stored: readers, the compressed-tensors writer, and fetching models.
+"""How a model is stored: readers, writers and what each format can hold (`formats`); fetching models.
 
-Owns: file formats (safetensors, GGUF, compressed-tensors) read lazily as a `Checkpoint`, writing a quantized
-checkpoint whole or not at all, checking it with an independent reader, and `octavo pull`.
+Owns: file formats (safetensors, compressed-tensors, GPTQ, AWQ, BitNet, FP8, GGUF) read lazily as a `Checkpoint`;
+writing one whole or not at all, checked by an independent reader; what a checkpoint holds and whether it is sane
+(`inventory`, `sanity`); `octavo pull`.
 Does not own: what a tensor's name means to a model (`models`), how its codes were chosen (`quantize`).
 """

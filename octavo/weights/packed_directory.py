@@ -28,6 +28,9 @@ class PackedDirectory(SafetensorsDirectory):
                 self._parts[module] = [part for part in sorted(required | optional) if f"{module}.{part}" in stored]
                 for part in sorted(required - set(self._parts[module])):
                     raise CheckpointError(f"{source}: tensor {module}.{part} is missing; {module}.{marker} needs it")
+        if not self._parts:
+            reason = f"the config names a quantization, but no module has a tensor {marker}"
+            raise CheckpointError(f"{source}: {reason}; remove quantization_config if the weights are dense")
         for name in stored:
             module, _, last = name.rpartition(".")
             if module not in self._parts and last in (required | optional) - {WEIGHT}:

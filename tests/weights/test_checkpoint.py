@@ -153,8 +153,16 @@ def test_several_ggufs_must_be_named(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "bitsandbytes"])
+def test_a_quantization_without_a_quantized_module_is_refused(tmp_path: Path) -> None:
+    folder = make_directory(tmp_path / "m", quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(CheckpointError, match="no module has a tensor qweight; remove quantization_config"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("method", ["quark", "bitsandbytes"])
 def test_other_quantization_methods_are_named(method: str, tmp_path: Path) -> None:
     folder = make_directory(tmp_path / "m", quantization_config={"quant_method": method, "bits": 4})
-    with pytest.raises(CheckpointError, match=f"quant_method is '{method}', which is not read yet"):
+    with pytest.raises(
+        CheckpointError, match=f"quant_method is '{method}', which is not read; these are: compressed-tensors"
+    ):
         open_checkpoint(folder)

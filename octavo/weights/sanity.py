@@ -71,9 +71,7 @@ def find_split_schemes(checkpoint: Checkpoint, fused: Sequence[Sequence[str]]) -
         schemes = {module: checkpoint.scheme(f"{module}.weight") for module in group}
         if len(set(schemes.values())) > 1:
             shown = ", ".join(f"{module.rpartition('.')[2]} {scheme or 'dense'}" for module, scheme in schemes.items())
-            warnings.append(
-                f"{group[0].rpartition('.')[0]}: {shown}; engines that fuse them (vLLM) misread it"
-            )
+            warnings.append(f"{group[0].rpartition('.')[0]}: {shown}; engines that fuse them (vLLM) misread it")
     return warnings
 
 

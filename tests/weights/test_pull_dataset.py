@@ -72,5 +72,5 @@ def test_names_that_are_none_are_refused(name: str) -> None:
 
 
 def test_an_unreachable_hub_says_what_works_without_it(tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match="copy the text to a .jsonl"):
+    with pytest.raises(DownloadError, match=r"copy the text to a \.jsonl"):
         pull_dataset(NAME, directory=tmp_path, endpoint="http://127.0.0.1:9")

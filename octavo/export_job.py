@@ -171,8 +171,7 @@ class ExportJob:
             notes.insert(0, f"all numbers are written as {dtype}; float32 would hold every one")
         if dequantized:
             notes.insert(
-                0,
-                f"{self.format} cannot hold {len(dequantized)} modules, written as {self.dtype}: {_some(dequantized)}",
+                0, f"written dense, as {self.dtype}, because {self.format} cannot hold it: {_some(dequantized)}"
             )
         return ExportReport(
             source=str(self.model),
@@ -194,6 +193,8 @@ class ExportJob:
         file = Path(checkpoint.source) / REPORT_NAME
         earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"schema_version": 1}
         quality = earlier.get("quality") if report.lossless else None
+        if isinstance(quality, dict):
+            quality = {**quality, "weight_bytes": report.output_bytes, "bits_per_weight": report.bits_per_weight}
         write_json(self.output / REPORT_NAME, {**earlier, "quality": quality, "export": report.to_dict()})
 
 

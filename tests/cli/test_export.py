@@ -68,7 +68,9 @@ def test_a_quantized_embedding_is_refused_or_dense_by_choice(tmp_path: Path) -> 
     exact = octavo.export(tmp_path / "ct", tmp_path / "gptq", "gptq", dtype="float32")
     assert exact.lossless
     assert exact.dequantized == [EMBEDDING]
-    assert json.loads((tmp_path / "gptq" / "octavo.json").read_text())["quality"] == {"perplexity": 12.5}
+    carried = json.loads((tmp_path / "gptq" / "octavo.json").read_text())["quality"]
+    assert carried["perplexity"] == 12.5
+    assert carried["weight_bytes"] == exact.output_bytes
     rounded = octavo.export(tmp_path / "ct", tmp_path / "gptq", "gptq", dtype="float16")
     assert not rounded.lossless
     assert json.loads((tmp_path / "gptq" / "octavo.json").read_text())["quality"] is None
@@ -99,6 +101,21 @@ def test_what_a_format_has_no_place_for_is_refused(tmp_path: Path) -> None:
         octavo.export(tmp_path / "ct", tmp_path / "gptq", "gptq")
     assert "fp8, 3 layers" in examine(str(tmp_path / "ct"))["kv_cache"]
     assert not (tmp_path / "gptq").exists()
+
+
+def test_gguf(tmp_path: Path) -> None:
+    """int4 symmetric in groups of 32 is Q4_0, number for number; three bits have no equal and are refused."""
+    model, _ = stored_tiny("llama", tmp_path, INT4)
+    write_awq(tmp_path / "awq", model)
+    report = octavo.export(tmp_path / "awq", tmp_path / "m.gguf", "gguf")
+    assert report.lossless
+    assert "30 of them exactly the source's" in report.verification
+    three_bits, _ = stored_tiny("llama", tmp_path / "three", IntegerScheme(3, 16))
+    write_compressed_tensors(tmp_path / "ct", three_bits)
+    with pytest.raises(InvalidField, match="no GGUF type holds exactly"):
+        octavo.export(tmp_path / "ct", tmp_path / "three.gguf", "gguf")
+    assert not (tmp_path / "three.gguf").exists()
+    assert not octavo.export(tmp_path / "ct", tmp_path / "three.gguf", "gguf", file_type="Q8_0").lossless
 
 
 def test_tied_head_stored_twice(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from octavo.numerics.scheme import IntegerScheme
 
 #: A scale never shrinks below this share of what it was, and so keeps its sign.
 _SMALLEST_FACTOR = 0.1
+#: How far from its code a unit may be and still round to it, for sure.
+_WITHIN_CODE = 0.4999
 
 
 class TrainedWeight(ABC):
@@ -71,7 +73,7 @@ class LatentWeight(TrainedWeight):
         self.codes: Tensor | None = start.codes() if latent is None else None
         self.units: Tensor | None = None
         if latent is not None:
-            self.units = self._in_steps(latent).requires_grad_()
+            self.units = self._in_steps(latent, start.codes()).requires_grad_()
 
     def parameters(self) -> dict[str, Tensor]:
         named = {"units": self.units, "scale": self.factor, "zero": self.zero}
@@ -103,12 +105,17 @@ class LatentWeight(TrainedWeight):
             units -= self.zero.round().unsqueeze(-1)
         return units.mul_(self._stored_scale().unsqueeze(-1)).view(self.shape)
 
-    def _in_steps(self, latent: Tensor) -> Tensor:
-        """`latent` in steps of the scale `[outputs, groups, group size]`, within the codes' range. Ternary weights
-        are mostly outside of it at first, and stay where they are."""
+    def _in_steps(self, latent: Tensor, codes: Tensor) -> Tensor:
+        """`latent` in steps of the scale `[outputs, groups, group size]`, where it rounds to `codes`: training leaves
+        many weights so near a tie that storing them moved some across. Beyond the grid's ends only ternary weights
+        may be: most of them are, at first."""
         units = latent.reshape(self.shape[0], self.scale.shape[1], -1) / self.scale.unsqueeze(-1)
         if self.zero is not None:
             units += self.zero.detach().unsqueeze(-1)
+        nearest = codes.view_as(units).to(torch.float32)
+        lowest = (nearest - _WITHIN_CODE).masked_fill_(nearest == self.scheme.lowest, -torch.inf)
+        highest = (nearest + _WITHIN_CODE).masked_fill_(nearest == self.scheme.highest, torch.inf)
+        units = units.clamp_(lowest, highest)
         return units if self.scheme.ternary else units.clamp_(self.scheme.lowest, self.scheme.highest)
 
     def _codes(self) -> Tensor:

@@ -157,6 +157,7 @@ def test_damaged_files_are_refused_at_once(tmp_path: Path) -> None:
 #: Like the command, but with no room for files above argv[2] bytes, or with Ctrl-C after argv[3] finished blocks.
 _BROKEN_RUN = """
 import os, resource, signal, sys, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 torch.set_num_threads(1)
 from octavo.quantize.journal import Journal
 most_bytes, last_block = int(sys.argv[2]), int(sys.argv[3])

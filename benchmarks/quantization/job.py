@@ -59,8 +59,10 @@ def _usage(usage: resource.struct_rusage) -> dict[str, float]:
 
 
 def _octavo_command(row: Row, task: Task) -> list[str]:
-    command = [sys.executable, "-m", "octavo.cli.main", "quantize", str(task.source), "-o", str(task.output(row))]
-    command += ["--embedding-bits", "16", "--no-measure", *row.options]
+    fitted = row.options[0] == "fit"  # an embedding of a fit has the bits that pay
+    verb, options = ("fit", row.options[1:]) if fitted else ("quantize", ("--embedding-bits", "16", *row.options))
+    command = [sys.executable, "-m", "octavo.cli.main", verb, str(task.source), "-o", str(task.output(row))]
+    command += ["--no-measure", *options]
     needs_text = "rtn" not in row.options or "--transform" in row.options or "static" in " ".join(row.options)
     if needs_text:
         command += ["--calibration", str(task.calibration), "--samples", str(task.samples)]

@@ -50,6 +50,8 @@ ROWS = {
     row.name: row
     for row in [
         *(row for bits in (4, 3, 2) for row in _integer(bits)),
+        Row("fit-4.25", "octavo", ("fit", "--bpw", "4.25")),
+        Row("fit-3.5", "octavo", ("fit", "--bpw", "3.5")),
         _octavo("w8a8", "--scheme", "w8a8", "--method", "rtn"),
         _octavo("w8a8-smooth", "--scheme", "w8a8", "--method", "rtn", "--transform", "smooth"),
         _octavo("w8a8-static-smooth", "--scheme", "w8a8-static", "--method", "rtn", "--transform", "smooth"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.core.allocator import freed_memory_kept
 from octavo.core.errors import InvalidField
 from octavo.jobs import CalibrationSources, CalibrationText, Measurement, Progress, QuantizeJob, Say
 
@@ -57,6 +58,7 @@ class Page:
         say(f"report: {self.file}")
 
 
+@freed_memory_kept()
 def quantize(
     model: str | Path,
     output: str | Path,
@@ -92,6 +94,7 @@ def quantize(
     return report
 
 
+@freed_memory_kept()
 def calibrate(
     model: str | Path,
     *,
@@ -113,6 +116,7 @@ def calibrate(
     return room.calibrate(loaded, text.load(loaded, say), output, shown, say)
 
 
+@freed_memory_kept()
 def fit(
     model: str | Path,
     output: str | Path,
@@ -164,6 +168,7 @@ def plan_quantization(
     return preflight(read_spec(checkpoint.config), checkpoint, recipe, samples * sequence_length)
 
 
+@freed_memory_kept()
 def evaluate(
     model: str | Path,
     text: str | Path | None = None,
@@ -209,17 +214,20 @@ def export(
     *,
     dtype: str | None = None,
     file_type: str | None = None,
+    statistics: str | Path | None = None,
     overwrite: bool = False,
 ) -> ExportReport:
     """Write `model` in another format (`octavo.weights.formats.FORMATS`) and have another reader confirm it.
 
     Nothing is lost where the format can hold the model; where it cannot, `InvalidField` names the module and the reason
     before anything is written. With `dtype` (float32, bfloat16, float16) such modules are written dense instead; for
-    format hf it is that of all numbers. `file_type` (gguf alone): round to that ggml type.
+    format hf it is that of all numbers. `file_type` (gguf alone): round to that ggml type, errors weighed by the
+    inputs of `statistics` (what `calibrate` left).
     """
     from octavo.export_job import ExportJob
 
-    return ExportJob(model, Path(output), format, dtype, file_type, overwrite).run()
+    cache = None if statistics is None else Path(statistics)
+    return ExportJob(model, Path(output), format, dtype, file_type, overwrite, cache).run()
 
 
 def compare(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from octavo.core.errors import CheckpointError, InvalidField
 from octavo.core.units import format_bytes
@@ -64,7 +65,8 @@ class ExportReport:
 @dataclass(frozen=True, slots=True)
 class ExportJob:
     """One run. `dtype`: what becomes dense is written as; None refuses to make anything dense (format hf: the dtype
-    of the config). `file_type`: ggml type to round to; None: as stored."""
+    of the config). `file_type`: ggml type to round to; None: as stored. `statistics`: a directory that `calibrate` made
+    of the same model; roundings then weigh errors by each input's mean square (llama.cpp's importance matrix)."""
 
     model: str | Path
     output: Path
@@ -72,6 +74,7 @@ class ExportJob:
     dtype: str | None = None
     file_type: str | None = None
     overwrite: bool = False
+    statistics: Path | None = None
 
     def run(self) -> ExportReport:
         target = find_format(self.format)
@@ -103,14 +106,15 @@ class ExportJob:
     ) -> list[str]:
         if self.format not in ("gptq", "awq", "compressed-tensors"):
             return []
-        split_by_inputs = (spec.names.o, spec.names.down, spec.names.expert_down)
-        return engine_notes(packed, shapes, [module for module in packed if module.endswith(split_by_inputs)])
+        return engine_notes(packed, shapes, list(filter(spec.splits_inputs, packed)))
 
     def _check_options(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
             raise InvalidField("dtype", self.dtype, f"one of {', '.join(DTYPES)}")
         if self.file_type is not None and self.format != "gguf":
             raise InvalidField("type", self.file_type, "ggml types are for format gguf")
+        if self.statistics is not None and self.file_type is None:
+            raise InvalidField("statistics", str(self.statistics), "weigh the rounding to a ggml type; give a type")
         if self.dtype is not None and self.format == "gguf":
             raise InvalidField("dtype", self.dtype, "format gguf rounds by a type of its own, such as F16 or Q8_0")
 
@@ -140,7 +144,16 @@ class ExportJob:
             return write_dense(self.output, stored, self._torch_dtype(checkpoint), overwrite=self.overwrite)
         from octavo.models.gguf_export import export_gguf
 
-        return export_gguf(self.output, spec, stored, self.file_type, overwrite=self.overwrite)
+        importance = self._importance(checkpoint)
+        return export_gguf(self.output, spec, stored, self.file_type, importance=importance, overwrite=self.overwrite)
+
+    def _importance(self, checkpoint: Checkpoint) -> dict[str, Tensor] | None:
+        if self.statistics is None:
+            return None
+        from octavo.quantize.calibrate import model_key
+        from octavo.quantize.statistics_cache import StatisticsCache
+
+        return StatisticsCache.open(self.statistics, model_key(checkpoint)).mean_squares()
 
     def _verify(self, spec: ModelSpec, stored: StoredModel) -> Verification:
         if self.format == "compressed-tensors":

@@ -25,6 +25,11 @@ def _octavo(name: str, *options: str) -> Row:
     return Row(name, "octavo", options)
 
 
+#: Updates of each block: minutes on two cores.
+_STEPS = ("--steps", "40")
+_BLOCKS = ("--rotation-block", "32")
+
+
 def _integer(bits: int) -> list[Row]:
     def row(name: str, *options: str) -> Row:
         return _octavo(f"{name}-{bits}", "--bits", str(bits), "--group", str(GROUP), *options)
@@ -37,10 +42,9 @@ def _integer(bits: int) -> list[Row]:
         row("gptq-asym", "--asymmetric"),
         row("awq+gptq", "--transform", "awq"),
         row("rotate+gptq", "--transform", "rotate"),
-        row("signround", "--method", "signround"),
-        row("qat", "--method", "qat"),
-        row("qat+distill", "--method", "qat", "--distill-steps", "60"),
-        row("gptq+distill", "--distill-steps", "60"),
+        row("signround", "--method", "signround", *_STEPS),
+        row("qat", "--method", "qat", *_STEPS),
+        row("gptq+distill", "--distill-steps", "48" if bits == 2 else "24", "--train", "all"),
         Row(f"llmcompressor-gptq-{bits}", "llmcompressor", bits=bits),
         Row(f"gptqmodel-gptq-{bits}", "gptqmodel", bits=bits),
     ]
@@ -52,6 +56,10 @@ ROWS = {
         *(row for bits in (4, 3, 2) for row in _integer(bits)),
         Row("fit-4.25", "octavo", ("fit", "--bpw", "4.25")),
         Row("fit-3.5", "octavo", ("fit", "--bpw", "3.5")),
+        Row("fit-5.45", "octavo", ("fit", "--bpw", "5.45")),
+        # One scheme for everything, the embedding too, in as many bytes as a fit.
+        _octavo("uniform-4.25", "--bits", "4", "--group", "64", "--embedding-bits", "4"),
+        _octavo("uniform-3.5", "--bits", "3", "--group", "32", "--embedding-bits", "3"),
         _octavo("w8a8", "--scheme", "w8a8", "--method", "rtn"),
         _octavo("w8a8-smooth", "--scheme", "w8a8", "--method", "rtn", "--transform", "smooth"),
         _octavo("w8a8-static-smooth", "--scheme", "w8a8-static", "--method", "rtn", "--transform", "smooth"),
@@ -60,8 +68,10 @@ ROWS = {
         _octavo("fp8-block", "--scheme", "fp8-block", "--method", "rtn"),
         _octavo("nvfp4", "--scheme", "nvfp4", "--method", "rtn"),
         _octavo("nvfp4-gptq", "--scheme", "nvfp4", "--method", "gptq"),
+        _octavo("nvfp4-rotate", "--scheme", "nvfp4", "--method", "gptq", "--transform", "rotate", *_BLOCKS),
         _octavo("mxfp4", "--scheme", "mxfp4", "--method", "rtn"),
         _octavo("mxfp4-gptq", "--scheme", "mxfp4", "--method", "gptq"),
+        _octavo("mxfp4-rotate", "--scheme", "mxfp4", "--method", "gptq", "--transform", "rotate", *_BLOCKS),
         _octavo("nvfp4a4", "--scheme", "nvfp4a4", "--method", "rtn"),
     ]
 }

@@ -17,6 +17,9 @@ def run(
         str | None, typer.Option(help="float32, bfloat16, float16: of hf, and of modules a format cannot hold.")
     ] = None,
     file_type: Annotated[str | None, typer.Option("--type", help="gguf: round to this type, such as Q4_K_M.")] = None,
+    statistics: Annotated[
+        Path | None, typer.Option(help="With --type: what `octavo calibrate` left; weighs errors by their inputs.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what Octavo did not write.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -26,5 +29,5 @@ def run(
     """
     from octavo.api import export
 
-    report = export(model, output, format, dtype=dtype, file_type=file_type, overwrite=overwrite)
+    report = export(model, output, format, dtype=dtype, file_type=file_type, statistics=statistics, overwrite=overwrite)
     print(json.dumps(report.to_dict()) if as_json else report)

@@ -116,11 +116,7 @@ def queries_keys_values(ops: Ops, layer: DecoderLayer, h: X, batch: Any) -> tupl
 
 def mlp_half(ops: Ops, layer: DecoderLayer, h: X) -> X:
     """From what the MLP's norm gives to what is added to the residual stream, `[rows, hidden]` -> same."""
-    if isinstance(layer.mlp, Experts):
-        h = ops.experts(h, layer.mlp)
-    else:
-        gate, up = ops.linear(h, layer.mlp.gate), ops.linear(h, layer.mlp.up)
-        h = ops.linear(ops.gated(gate, up, layer.activation), layer.mlp.down)
+    h = ops.experts(h, layer.mlp) if isinstance(layer.mlp, Experts) else ops.mlp(h, layer.mlp, layer.activation)
     return h if layer.mlp_output_norm is None else ops.norm(h, layer.mlp_output_norm)
 
 

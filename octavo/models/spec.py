@@ -128,6 +128,10 @@ class ModelSpec:
         experts = self.layers[index].experts
         return self.intermediate_size if experts is None else experts.intermediate_size
 
+    def splits_inputs(self, module: str) -> bool:
+        """Whether tensor parallelism shards this linear's inputs (o, down), and not its outputs."""
+        return module.endswith((self.names.o, self.names.down, self.names.expert_down))
+
     def linear_names(self, index: int) -> Iterator[str]:
         """Module names of layer `index`'s linears in the order they are computed; a router is not among them."""
         names, experts = self.names, self.layers[index].experts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from octavo.numerics.scheme import LinearScheme
 from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.companion_files import read_companion_files
 from octavo.weights.dense_writer import as_dense
-from octavo.weights.stored_model import StoredModel
+from octavo.weights.stored_model import LazyTensors, StoredModel
 
 
 def linear_schemes(checkpoint: Checkpoint) -> dict[str, LinearScheme]:
@@ -48,8 +48,13 @@ def stored_checkpoint(checkpoint: Checkpoint, spec: ModelSpec, dense: Mapping[st
     inputs = {module: checkpoint.input_quantizer(module) for module in modules if module not in dense}
     attentions = [spec.names.in_layer(layer, spec.names.q).rpartition(".")[0] for layer in range(spec.num_layers)]
     scales = {attention: checkpoint.kv_scales(attention) for attention in attentions}
+
+    def read(name: str) -> Tensor | QuantizedTensor:
+        tensor, dtype = checkpoint.get(name), dense.get(name.removesuffix(".weight"))
+        return tensor if dtype is None else as_dense(name, tensor, dtype)
+
     return StoredModel(
-        _Tensors(checkpoint, names, dense),
+        LazyTensors(names, read),
         config,
         checkpoint.tokenizer(),
         {module: quantizer for module, quantizer in inputs.items() if quantizer is not None},
@@ -70,24 +75,3 @@ def _check_tied_head(checkpoint: Checkpoint, head: str, embedding: str) -> None:
     one, other = (_numbers(checkpoint, name) for name in (head, embedding))
     if not torch.equal(one, other):
         raise CheckpointError(f"{checkpoint.source}: tie_word_embeddings is true, but {head} differs from {embedding}")
-
-
-class _Tensors(Mapping[str, Tensor | QuantizedTensor]):
-    """The source's tensors, read when asked for; those of the modules in `dense` as dense numbers."""
-
-    def __init__(self, checkpoint: Checkpoint, names: list[str], dense: Mapping[str, torch.dtype]) -> None:
-        self._checkpoint, self._names, self._dense = checkpoint, dict.fromkeys(names), dense
-
-    def __getitem__(self, name: str) -> Tensor | QuantizedTensor:
-        tensor = self._checkpoint.get(name)
-        dtype = self._dense.get(name.removesuffix(".weight"))
-        return tensor if dtype is None else as_dense(name, tensor, dtype)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

@@ -35,10 +35,16 @@ def hadamard(size: int) -> Tensor:
     return matrix
 
 
-def random_hadamard(size: int, generator: torch.Generator) -> Tensor:
-    """D H / sqrt(size), orthogonal float64 `[size, size]`; D holds random signs drawn from `generator`."""
+def random_hadamard(size: int, generator: torch.Generator, block: int | None = None) -> Tensor:
+    """D H / sqrt(block), orthogonal float64 `[size, size]`; D holds random signs drawn from `generator`.
+
+    H is one Hadamard matrix, or has one for each `block` of consecutive features on its diagonal (MR-GPTQ, Egiazarian
+    et al., 2025); `block` divides `size`.
+    """
+    block = block or size
     signs = torch.randint(2, (size, 1), generator=generator).mul_(2).sub_(1)
-    return signs.to(torch.float64) * hadamard(size) / size**0.5
+    blocks = torch.block_diag(*[hadamard(block)] * (size // block))
+    return signs.to(torch.float64) * blocks / block**0.5
 
 
 def _base(size: int) -> int | None:

@@ -167,6 +167,11 @@ class Ops(ABC):
     def gated(self, gate: X, up: X, activation: Activation) -> X:
         """activation(gate) * up, `[rows, features]`."""
 
+    def mlp(self, x: X, mlp: GatedMlp, activation: Activation) -> X:
+        """down(activation(gate(x)) * up(x)), `[rows, hidden]` -> same."""
+        gate, up = self.linear(x, mlp.gate), self.linear(x, mlp.up)
+        return self.linear(self.gated(gate, up, activation), mlp.down)
+
     @abstractmethod
     def experts(self, x: X, experts: Experts) -> X:
         """A sparse mixture of gated MLPs (Shazeer et al. 2017; Mixtral, Jiang et al. 2024, section 2.1).

@@ -141,7 +141,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        expected = "reading .parquet needs the package pyarrow; or convert the text to .jsonl"
+        expected = "reading .parquet needs pyarrow (pip install octavo[parquet]); or convert the text to .jsonl"
         raise InvalidField("calibration", str(path), expected) from None
     number = 0
     for batch in parquet.ParquetFile(path).iter_batches():
@@ -151,9 +151,11 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _row_document(tokenizer: Tokenizer, row: Any, column: str | None, where: str) -> Document:
-    """A row's text or chat: that of `column`, or else of "messages" or "text"."""
+    """A row's text or chat: that of `column`, or else of "messages" or "text". Null is as good as absent: a parquet
+    file has all of its columns in every row."""
     names = ("messages", "text") if column is None else (column,)
-    value = next((row[name] for name in names if name in row), None) if isinstance(row, Mapping) else None
+    present = (row[name] for name in names if row.get(name) is not None) if isinstance(row, Mapping) else iter(())
+    value = next(present, None)
     if isinstance(value, str):
         return [Piece(tokenizer.encode(value, add_special_tokens=False))]
     if isinstance(value, list):

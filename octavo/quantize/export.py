@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from octavo.weights.companion_files import read_companion_files
 from octavo.weights.compressed_tensors_verification import Verification, verify_with_compressed_tensors
 from octavo.weights.compressed_tensors_writer import write_compressed_tensors
 from octavo.weights.model_directory import WrittenCheckpoint
-from octavo.weights.stored_model import StoredModel
+from octavo.weights.stored_model import LazyTensors, StoredModel
 
 if TYPE_CHECKING:
     from octavo.models.spec import ModelSpec
@@ -43,35 +42,17 @@ def stored_model(
     config = {name: value for name, value in checkpoint.config.items() if name != "quantization_config"}
     config["tie_word_embeddings"] = spec.tied_embedding
     attention_of = {layer: spec.names.in_layer(layer, spec.names.q).rpartition(".")[0] for layer in quantized.kv_scales}
+    tied_head = f"{spec.names.head}.weight" if spec.tied_embedding else None
+    names = [name for name in [*checkpoint.names(), *quantized.tensors] if name != tied_head]
+
+    def read(name: str) -> Tensor | QuantizedTensor:
+        return quantized.tensors[name] if name in quantized.tensors else checkpoint.get(name)
+
     return StoredModel(
-        tensors=_Tensors(quantized.tensors, checkpoint, spec),
+        tensors=LazyTensors(names, read),
         config=config,
         tokenizer=tokenizer,
         inputs=quantized.inputs,
         kv_scales={attention_of[layer]: scales for layer, scales in quantized.kv_scales.items()},
         extra_files=read_companion_files(checkpoint.source),
     )
-
-
-class _Tensors(Mapping[str, Tensor | QuantizedTensor]):
-    """All tensors of the output, read from the source only when asked for."""
-
-    def __init__(
-        self, quantized: Mapping[str, Tensor | QuantizedTensor], checkpoint: Checkpoint, spec: ModelSpec
-    ) -> None:
-        self._quantized = quantized
-        self._checkpoint = checkpoint
-        tied_head = {f"{spec.names.head}.weight"} if spec.tied_embedding else set()
-        self._names = dict.fromkeys(name for name in [*checkpoint.names(), *quantized] if name not in tied_head)
-
-    def __getitem__(self, name: str) -> Tensor | QuantizedTensor:
-        return self._quantized[name] if name in self._quantized else self._checkpoint.get(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

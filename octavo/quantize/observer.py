@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from octavo.ops.base import Experts, Linear
+from octavo.ops.base import Activation, Experts, GatedMlp, Linear, Norm, Rope
+from octavo.ops.reference.batch import Batch
 from octavo.ops.reference.routing import Routing
 from octavo.quantize.bulk_ops import BulkOps
 from octavo.quantize.statistics import InputStatistics
@@ -20,6 +21,8 @@ from octavo.quantize.statistics import InputStatistics
 LENT_ROWS_PER_INPUT = 4
 #: What all rows lent to an expert count for, in tokens of its own.
 LENT_WEIGHT = 32.0
+#: Rows computed at once where a step has intermediate results: these stay near the processor.
+_SLICE_ROWS = 2048
 
 #: Gets a linear and the statistics of its input, gives the linear to compute with from here on.
 OnLinear = Callable[[Linear, InputStatistics], Linear]
@@ -49,6 +52,31 @@ class ObserverOps(BulkOps):
         self._num_lent_rows = 0
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
+        return super().linear(x, self._observe(x, linear))
+
+    def mlp(self, x: Tensor, mlp: GatedMlp, activation: Activation) -> Tensor:
+        """Slice by slice of the rows: what gate and up give is never there as a whole."""
+        gate, up = self._observe(x, mlp.gate), self._observe(x, mlp.up)
+        h = torch.empty(len(x), mlp.down.num_inputs)
+        for rows, part in zip(x.split(_SLICE_ROWS), h.split(_SLICE_ROWS), strict=True):
+            part.copy_(self.gated(super().linear(rows, gate), super().linear(rows, up), activation))
+        return self.linear(h, mlp.down)
+
+    def norm(self, x: Tensor, norm: Norm) -> Tensor:
+        y = torch.empty_like(x)
+        for rows, part in zip(x.split(_SLICE_ROWS), y.split(_SLICE_ROWS), strict=True):
+            part.copy_(super().norm(rows, norm))
+        return y
+
+    def rope(self, x: Tensor, rope: Rope, head_dim: int, batch: Batch) -> Tensor:
+        """In place: nobody else has `x`."""
+        slices = (each.split(_SLICE_ROWS) for each in (x, *batch.rotation(rope)))
+        for rows, cos, sin in zip(*slices, strict=True):
+            _rotate_(rows.view(len(rows), -1, head_dim), cos, sin)
+        return x
+
+    def _observe(self, x: Tensor, linear: Linear) -> Linear:
+        """What is to be computed with in the place of `linear`, which reads `x`."""
         if x is not self._observed:
             self._observed = x
             num_own_rows = len(x) - self._num_lent_rows
@@ -56,7 +84,7 @@ class ObserverOps(BulkOps):
             self._statistics.add(x[:num_own_rows], self._mask)
             self._statistics.lend(x[num_own_rows:], LENT_WEIGHT)
             self._statistics.check_finite(linear.name)
-        return super().linear(x, self._on_linear(linear, self._statistics))
+        return self._on_linear(linear, self._statistics)
 
     def route(self, x: Tensor, experts: Experts) -> Routing:
         return BulkOps().route(x, experts)
@@ -76,6 +104,15 @@ class ObserverOps(BulkOps):
             y.index_add_(0, rows, result[: len(rows)].mul_(weights))
         self._num_lent_rows, self._mask = 0, whole_mask
         return y
+
+
+def _rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """`ReferenceOps.rope` of x `[rows, heads, head_dim]`, in place."""
+    half = cos.shape[-1]
+    first, second = x[..., :half], x[..., half : 2 * half]
+    kept = first.clone()
+    first.mul_(cos).addcmul_(second, sin, value=-1)
+    second.mul_(cos).addcmul_(kept, sin)
 
 
 def num_lent_rows(num_own_rows: int, num_rows: int, num_inputs: int) -> int:

@@ -91,7 +91,7 @@ def quantize_model(
     check_finite(model)
     result = QuantizedModel(num_resumed_blocks=journal.num_finished_blocks)
     if "rotate" in recipe.transforms:
-        rotate(model, recipe.seed)
+        rotate(model, recipe.seed, recipe.rotation_block)
         result.tensors |= _rotated_dense(model, recipe)
     states = _first_states(model, recipe, calibration, journal) if statistics is None else None
     source = source_head(model) if recipe.distill_steps else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from octavo.quantize.pair_trial import SAMPLE_TOKENS
 from octavo.quantize.recipe import Recipe
 from octavo.quantize.training_cost import training_bytes, training_flops
 from octavo.quantize.transforms import check_transforms
+from octavo.weights.engine_limits import engine_notes
 
 if TYPE_CHECKING:
     from octavo.models.spec import ExpertsSpec, ModelSpec
@@ -149,6 +150,7 @@ def preflight(spec: ModelSpec, checkpoint: Checkpoint, recipe: Recipe, num_token
         notes=[
             *(_untying_notes(tensors, head) if unties else []),
             *(expert_notes(spec, num_tokens) if recipe.needs_calibration else []),
+            *_engine_notes(spec, {name: own for name, own in schemes.items() if name in linears}, shapes),
         ],
     )
 
@@ -161,6 +163,15 @@ def _untying_notes(tensors: list[TensorPlan], head: str) -> list[str]:
         f"rotating unties {head.removesuffix('.weight')} from the embedding, for the final norm's gain goes into it "
         f"alone: {format_bytes(added)} of the {format_bytes(total)} are the second matrix"
     ]
+
+
+def _engine_notes(
+    spec: ModelSpec, schemes: Mapping[str, LinearScheme], shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """What other engines will make of the linears, by tensor name."""
+    by_module = {name.removesuffix(".weight"): own for name, own in schemes.items()}
+    sizes = {module: (shapes[f"{module}.weight"][0], shapes[f"{module}.weight"][1]) for module in by_module}
+    return engine_notes(by_module, sizes, list(filter(spec.splits_inputs, by_module)))
 
 
 def calibration_rows(spec: ModelSpec, num_tokens: int) -> dict[str, int]:
@@ -281,8 +292,8 @@ def peak_memory_bytes(spec: ModelSpec, tensors: list[TensorPlan], recipe: Recipe
         return _BASE_BYTES + weights
     heads = (2 * spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     has_experts = any(layer.experts is not None for layer in spec.layers)
-    mlp = 3 * spec.widest_mlp + (3 * spec.hidden_size if has_experts else 0)  # an expert may get all rows, gathered
-    widest = 3 * spec.hidden_size + max(heads, mlp)
+    mlp = spec.widest_mlp + (3 if has_experts else 1) * spec.hidden_size  # an expert may get all rows, gathered
+    widest = 4 * spec.hidden_size + max(heads, mlp)
     inputs = max(spec.hidden_size, spec.widest_mlp, spec.num_heads * spec.head_dim)
     return _BASE_BYTES + weights + 4 * num_tokens * widest + 4 * 5 * inputs * inputs
 

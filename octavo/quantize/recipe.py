@@ -33,8 +33,9 @@ class Recipe:
     `allocation` gives single modules integer schemes of their own; bits of `KEPT` keep one. The embedding (and an
     untied head) has `embedding_bits` of its own: 8 is symmetric per channel, fewer bits use the linears' grouping, 16
     keeps it. `damping` is the first share of the Hessian's mean diagonal GPTQ tries. `smoothing` is SmoothQuant's
-    alpha, None searches. `seed` draws rotations. `steps` are updates of each block (signround, qat), `distill_steps`
-    those of the whole model afterwards, and `train` what these change: "scales" (with zeros and norms) or "all".
+    alpha, None searches. `rotation_block` features are rotated among themselves, None: all together; `seed` draws the
+    signs. `steps` are updates of each block (signround, qat), `distill_steps` those of the whole model afterwards, and
+    `train` what these change: "scales" (with zeros and norms) or "all".
     Raises `InvalidField`.
     """
 
@@ -51,6 +52,7 @@ class Recipe:
     transforms: tuple[str, ...] = ()
     kv_cache: str | None = None
     smoothing: float | None = None
+    rotation_block: int | None = None
     seed: int = 0
     steps: int = 100
     distill_steps: int = 0
@@ -71,12 +73,27 @@ class Recipe:
             raise InvalidField("damping", self.damping, "a share of the mean diagonal, above 0 up to 1")
         if self.smoothing is not None and not 0 <= self.smoothing <= 1:
             raise InvalidField("smoothing", self.smoothing, "an exponent from 0 to 1")
+        if self.rotation_block is not None and self.rotation_block < 2:
+            raise InvalidField("rotation_block", self.rotation_block, "a number of features, 2 or more")
         for name in ("steps", "distill_steps"):
             if getattr(self, name) < 0:
                 raise InvalidField(name, getattr(self, name), "a number of updates, 0 or more")
         if self.embedding_bits != KEPT:
             _ = self.embedding_scheme
         self._check_scheme()
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """What would change nothing is refused: whoever gives it expects that it does."""
+        if self.scheme != INTEGER and (self.bits, self.symmetric) != (4, True):
+            name = "bits" if self.bits != 4 else "symmetric"
+            raise InvalidField(name, getattr(self, name), f"{self.scheme} says that itself; leave this out")
+        if self.smoothing is not None and "smooth" not in self.transforms:
+            raise InvalidField("smoothing", self.smoothing, "the exponent of transform smooth, not asked for")
+        if self.rotation_block is not None and "rotate" not in self.transforms:
+            raise InvalidField("rotation_block", self.rotation_block, "part of transform rotate, not asked for")
+        if self.train != "scales" and not self.distill_steps:
+            raise InvalidField("train", self.train, "it says what distillation changes: give distill_steps")
 
     def _check_scheme(self) -> None:
         scheme = self.linear_scheme

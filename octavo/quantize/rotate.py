@@ -2,6 +2,9 @@
 
     R1   the residual stream: embedding, o and down write x R; q, k, v, gate, up, routers and the head read it
     R2   each value head: v writes it, o takes it back
+Each R is one Hadamard matrix, or has one per block of features on its diagonal: an outlier then stays among the
+features that share its scale, which is what formats with small groups (FP4) want.
+
 An RMS norm without a gain gives the same for x and x R, so gains first move into the linears that read the norm. The
 final norm's goes into the head alone: embedding and head part ways. Everything is computed in float64.
 """
@@ -25,34 +28,39 @@ if TYPE_CHECKING:
     from octavo.models.spec import ModelSpec
 
 
-def check_rotation(spec: ModelSpec) -> None:
-    """Raises `InvalidField` with the reason if a model of this kind cannot be rotated."""
+def check_rotation(spec: ModelSpec, block: int | None = None) -> None:
+    """Raises `InvalidField` with the reason if a model of this kind cannot be rotated, or not in blocks of `block`."""
     names, reason = spec.names, None
+    sizes = {"hidden size": spec.hidden_size, "head size": spec.head_dim}
     if names.attention_output_norm is not None or names.mlp_output_norm is not None:
         reason = (
             f"{spec.family} norms what a half layer adds to the residual stream, with a gain by channel: it has no "
             "linear behind it to move into, and does not commute with a rotation; use awq"
         )
-    for what, size in (("hidden size", spec.hidden_size), ("head size", spec.head_dim)):
-        if reason is None and not has_hadamard(size):
-            reason = f"no Hadamard matrix of the {what}, {size}, is known here; use awq"
+    for what, size in sizes.items():
+        if block is not None and (size % block or not has_hadamard(block)):
+            fits = [2**power for power in range(1, 11) if all(each % 2**power == 0 for each in sizes.values())]
+            expected = f"a divisor of the {what}, {size}, such as {', '.join(map(str, fits)) or 'none'}"
+            raise InvalidField("rotation_block", block, expected)
+        if reason is None and block is None and not has_hadamard(size):
+            reason = f"no Hadamard matrix of the {what}, {size}, is known here; use rotation_block, or awq"
     if reason is not None:
         raise InvalidField("transforms", "rotate", reason)
 
 
-def rotate(model: DecoderModel, seed: int) -> None:
+def rotate(model: DecoderModel, seed: int, block: int | None = None) -> None:
     """Rotate `model`, changed in place: it computes the same logits. Weights become float32, norms ones, and the head
     a matrix of its own. Raises `InvalidField` as `check_rotation` does. Signs are drawn from `seed`."""
-    check_rotation(model.spec)
+    check_rotation(model.spec, block)
     generator = torch.Generator().manual_seed(seed)
-    stream = random_hadamard(model.spec.hidden_size, generator)
+    stream = random_hadamard(model.spec.hidden_size, generator, block)
     table, head = _double(model.embedding.weight), _double(model.head.weight)
     model.head = replace(model.head, weight=(head * model.final_norm.weight @ stream).to(torch.float32))
     model.embedding = replace(model.embedding, weight=(table @ stream).to(torch.float32))
     model.final_norm = _without_gain(model.final_norm)
     model.spec = replace(model.spec, tied_embedding=False)
     for layer in model.layers:
-        _rotate_layer(layer, stream, random_hadamard(model.spec.head_dim, generator))
+        _rotate_layer(layer, stream, random_hadamard(model.spec.head_dim, generator, block))
 
 
 def _rotate_layer(layer: DecoderLayer, stream: Tensor, head: Tensor) -> None:

@@ -121,6 +121,11 @@ class StatisticsCache:
         """A finished block's. Raises `CheckpointError` for a damaged file."""
         return _read_block(self._block_file(index))
 
+    def mean_squares(self) -> dict[str, Tensor]:
+        """Of each input `[inputs]` by module name: what roundings without a Hessian weigh their errors by."""
+        blocks = (self.block(index) for index in range(self.key.num_blocks))
+        return {name: entry.hessian.diagonal().clone() for block in blocks for name, entry in block.items()}
+
     def record(self, statistics: BlockStatistics, hidden: Tensor) -> None:
         """Append the next block's, and the states `[tokens, hidden]` that leave it."""
         index = self.num_finished_blocks

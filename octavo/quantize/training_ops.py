@@ -12,7 +12,7 @@ from torch.nn.functional import linear as matrix_product
 from octavo.ops.base import Activation, Attention, Experts, Linear, Norm
 from octavo.ops.reference.batch import Batch
 from octavo.ops.reference.routing import Routing, route
-from octavo.quantize.bulk_ops import BulkOps, dense
+from octavo.quantize.bulk_ops import BulkOps, attend_to_itself, dense
 from octavo.quantize.fake_quantize import TrainedWeight, straight_through
 
 
@@ -42,11 +42,11 @@ class TrainingOps(BulkOps):
         return matrix_product(x, weight, linear.bias)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: Attention, batch: Batch) -> Tensor:
-        if attention.softcap is None:
-            return super().attend(q, k, v, attention, batch)
         lengths = [span.num_rows for span in batch.spans]
-        pieces = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
-        return torch.cat([_attend_capped(*piece, attention, attention.softcap) for piece in pieces])
+        sequences = zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True)
+        if attention.softcap is None:
+            return torch.cat([attend_to_itself(*sequence, attention) for sequence in sequences])
+        return torch.cat([_attend_capped(*sequence, attention, attention.softcap) for sequence in sequences])
 
     def gated(self, gate: Tensor, up: Tensor, activation: Activation) -> Tensor:
         return (silu(gate) if activation is Activation.SILU else gelu(gate, approximate="tanh")) * up

@@ -26,7 +26,7 @@ TransformNotes = dict[str, tuple[str, ...]]
 def check_transforms(spec: ModelSpec, recipe: Recipe) -> None:
     """Before any work. Raises `InvalidField` if a transform of `recipe` cannot be, or has no effect on, this model."""
     if "rotate" in recipe.transforms:
-        check_rotation(spec)
+        check_rotation(spec, recipe.rotation_block)
     if "smooth" in recipe.transforms and recipe.linear_scheme.inputs is None:
         expected = (
             f"smoothing makes activations easier to round, and {recipe.linear_scheme} rounds none; "

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from octavo.core.errors import InvalidField
 from octavo.numerics.packed_tensor import PackedTensor
 from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.numerics.scheme import IntegerScheme, LinearScheme
 from octavo.weights.awq_directory import METHOD
 from octavo.weights.awq_layout import BITS, CODES_IN_WORD, SCALES, encode_awq
 from octavo.weights.compressed_tensors_config import HEAD_MODULE, ModuleClass, module_class
-from octavo.weights.gptq_writer import NEGATIVE_SCALES, is_dense_linear, refuse_extras
+from octavo.weights.gptq_writer import NEGATIVE_SCALES
+from octavo.weights.linear_encoder import LinearEncoder, refuse_extras
 from octavo.weights.model_directory import PRODUCER, WrittenCheckpoint, write_model_directory
 from octavo.weights.scale_precision import exactly_as
 from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES
@@ -51,29 +51,21 @@ def awq_refusal(module: str, linear: LinearScheme, shape: tuple[int, int]) -> st
     return None
 
 
-class _Encoder:
-    """An `Encoder` of `model_directory`."""
-
+class _Encoder(LinearEncoder):
     def __init__(self) -> None:
+        super().__init__(METHOD)
         self._schemes: dict[str, IntegerScheme] = {}
-        self._dense: list[str] = []
         self._has_negative_scales = False
 
-    def encode(self, name: str, tensor: Tensor | QuantizedTensor) -> dict[str, Tensor]:
-        module = name.removesuffix(".weight")
-        if not isinstance(tensor, QuantizedTensor):
-            if is_dense_linear(name, tensor):
-                self._dense.append(module)
-            return {name: tensor.contiguous()}
-        reason = awq_refusal(module, LinearScheme(tensor.scheme), tensor.shape) or self._other_group(tensor)
-        if reason is not None:
-            raise InvalidField("format", METHOD, f"{module}: {reason}")
-        assert isinstance(tensor, PackedTensor)
+    def refusal(self, module: str, tensor: QuantizedTensor) -> str | None:
+        return awq_refusal(module, LinearScheme(tensor.scheme), tensor.shape) or self._other_group(tensor)
+
+    def parts(self, module: str, tensor: PackedTensor) -> dict[str, Tensor]:
         self._schemes[module] = tensor.scheme
         parts = encode_awq(tensor)
         parts[SCALES] = exactly_as(module, parts[SCALES], torch.float16, METHOD)
         self._has_negative_scales |= bool((parts[SCALES] < 0).any())
-        return {f"{module}.{part}": stored for part, stored in parts.items()}
+        return parts
 
     def _other_group(self, tensor: QuantizedTensor) -> str | None:
         for module, scheme in self._schemes.items():
@@ -81,22 +73,17 @@ class _Encoder:
                 return f"it is {tensor.scheme}, {module} is {scheme}; AWQ has one group size for the whole model"
         return None
 
-    def quantization_config(self) -> dict[str, Any]:
-        if not self._schemes:
-            raise InvalidField("tensors", "dense", "at least one must be quantized; write format hf")
+    def section(self) -> dict[str, Any]:
         return {
             "quant_method": METHOD,
             "bits": BITS,
             "group_size": next(iter(self._schemes.values())).group_size or -1,
             "zero_point": True,
             "version": "gemm",
-            "modules_to_not_convert": [*self._dense, HEAD_MODULE],
+            "modules_to_not_convert": [*self.dense, HEAD_MODULE],
             "producer": PRODUCER,
         }
 
     def notes(self) -> tuple[str, ...]:
         symmetric = any(scheme.symmetric for scheme in self._schemes.values())
         return (*([_SYMMETRIC] if symmetric else []), *([NEGATIVE_SCALES] if self._has_negative_scales else []))
-
-    def files(self) -> dict[str, bytes]:
-        return {}

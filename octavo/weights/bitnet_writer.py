@@ -20,7 +20,7 @@ from octavo.numerics.scheme import LinearScheme
 from octavo.weights.bitnet_directory import METHOD
 from octavo.weights.bitnet_layout import CODES_IN_BYTE, TERNARY, LinearClass, encode_bitnet
 from octavo.weights.compressed_tensors_config import HEAD_MODULE, ModuleClass, module_class
-from octavo.weights.gptq_writer import is_dense_linear, refuse_extras
+from octavo.weights.linear_encoder import LinearEncoder, refuse_extras
 from octavo.weights.model_directory import PRODUCER, WrittenCheckpoint, write_model_directory
 from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES
 from octavo.weights.stored_model import StoredModel
@@ -65,50 +65,36 @@ def bitnet_refusal(module: str, linear: LinearScheme, shape: tuple[int, int]) ->
     return None
 
 
-class _Encoder:
-    """An `Encoder` of `model_directory`."""
-
+class _Encoder(LinearEncoder):
     def __init__(self, model: StoredModel, linear_class: LinearClass) -> None:
+        super().__init__(METHOD)
         self._model = model
         self._linear_class = linear_class
         self._modules: list[str] = []
-        self._dense: list[str] = []
 
-    def encode(self, name: str, tensor: Tensor | QuantizedTensor) -> dict[str, Tensor]:
-        module = name.removesuffix(".weight")
-        if not isinstance(tensor, QuantizedTensor):
-            if is_dense_linear(name, tensor):
-                self._dense.append(module)
-            return {name: tensor.contiguous()}
+    def refusal(self, module: str, tensor: QuantizedTensor) -> str | None:
         quantizer = self._model.inputs.get(module)
         linear = LinearScheme(tensor.scheme, None if quantizer is None else quantizer.scheme)
-        reason = bitnet_refusal(module, linear, tensor.shape)
-        if reason is not None:
-            raise InvalidField("format", METHOD, f"{module}: {reason}")
-        assert isinstance(tensor, PackedTensor)
+        return bitnet_refusal(module, linear, tensor.shape)
+
+    def parts(self, module: str, tensor: PackedTensor) -> dict[str, Tensor]:
         if not torch.equal(tensor.scale, tensor.scale[:1].expand_as(tensor.scale)):
             raise InvalidField("format", METHOD, f"{module}: its rows have different scales; BitNet has one a matrix")
         if self._linear_class is LinearClass.MULTIPLIES and f"{module}.bias" in self._model.tensors:
             expected = f"{module} has a bias, which transformers would multiply by the scale; use bitlinear"
             raise InvalidField("linear_class", self._linear_class.value, expected)
         self._modules.append(module)
-        parts = encode_bitnet(tensor, self._linear_class)
-        return {f"{module}.{part}": stored for part, stored in parts.items()}
+        return encode_bitnet(tensor, self._linear_class)
 
-    def quantization_config(self) -> dict[str, Any]:
-        if not self._modules:
-            raise InvalidField("tensors", "dense", "at least one must be ternary; write format hf")
+    def section(self) -> dict[str, Any]:
         head = [] if HEAD_MODULE in self._modules else [HEAD_MODULE]
         return {
             "quant_method": METHOD,
             "linear_class": self._linear_class.value,
             "quantization_mode": "offline",
-            "modules_to_not_convert": [*self._dense, *head],
+            "modules_to_not_convert": [*self.dense, *head],
             "producer": PRODUCER,
         }
 
     def notes(self) -> tuple[str, ...]:
         return (_LOADING,)
-
-    def files(self) -> dict[str, bytes]:
-        return {}

@@ -22,7 +22,8 @@ from octavo.numerics.scheme import IntegerScheme, LinearScheme
 from octavo.weights.compressed_tensors_config import ModuleClass, module_class
 from octavo.weights.gptq_config import METHOD, QUANTIZE_CONFIG_NAME, make_gptq_config
 from octavo.weights.gptq_layout import SCALES, GptqArgs, GptqVersion, encode_gptq
-from octavo.weights.model_directory import HEAD_WEIGHT, PRODUCER, WrittenCheckpoint, write_model_directory
+from octavo.weights.linear_encoder import LinearEncoder, refuse_extras
+from octavo.weights.model_directory import PRODUCER, WrittenCheckpoint, write_model_directory
 from octavo.weights.scale_precision import exactly_as
 from octavo.weights.shard_writer import DEFAULT_SHARD_BYTES
 from octavo.weights.stored_model import StoredModel
@@ -74,42 +75,24 @@ def gptq_refusal(module: str, linear: LinearScheme, shape: tuple[int, int]) -> s
     return None
 
 
-def refuse_extras(format_name: str, model: StoredModel, inputs: bool = True) -> None:
-    """Raise `InvalidField` for KV scales, and for input quantizers, where a format has no place for them."""
-    if model.kv_scales:
-        module = next(iter(model.kv_scales))
-        raise InvalidField("format", format_name, f"it has no place for the KV cache's scales ({module})")
-    if inputs and model.inputs:
-        module, quantizer = next(iter(model.inputs.items()))
-        raise InvalidField("format", format_name, f"it has no place for rounded inputs ({module}: {quantizer.scheme})")
-
-
-class _Encoder:
-    """An `Encoder` of `model_directory`."""
-
+class _Encoder(LinearEncoder):
     def __init__(self, version: GptqVersion) -> None:
+        super().__init__(METHOD)
         self._version = version
         self._modules: dict[str, GptqArgs] = {}
-        self._dense: list[str] = []
         self._has_negative_scales = False
 
-    def encode(self, name: str, tensor: Tensor | QuantizedTensor) -> dict[str, Tensor]:
-        module = name.removesuffix(".weight")
-        if not isinstance(tensor, QuantizedTensor):
-            if is_dense_linear(name, tensor):
-                self._dense.append(module)
-            return {name: tensor.contiguous()}
-        reason = gptq_refusal(module, LinearScheme(tensor.scheme), tensor.shape)
-        if reason is not None:
-            raise InvalidField("format", METHOD, f"{module}: {reason}")
-        assert isinstance(tensor, PackedTensor)
+    def refusal(self, module: str, tensor: QuantizedTensor) -> str | None:
+        return gptq_refusal(module, LinearScheme(tensor.scheme), tensor.shape)
+
+    def parts(self, module: str, tensor: PackedTensor) -> dict[str, Tensor]:
         self._refuse_zeros(module, tensor)
         scheme = tensor.scheme
         self._modules[module] = GptqArgs(scheme.bits, scheme.group_size or -1, scheme.symmetric)
         parts = encode_gptq(tensor, self._version)
         parts[SCALES] = exactly_as(module, parts[SCALES], torch.float16, METHOD)
         self._has_negative_scales |= bool((parts[SCALES] < 0).any())
-        return {f"{module}.{part}": stored for part, stored in parts.items()}
+        return parts
 
     def _refuse_zeros(self, module: str, tensor: PackedTensor) -> None:
         if self._version is GptqVersion.V2 or tensor.zero_point is None:
@@ -122,26 +105,18 @@ class _Encoder:
             )
             raise InvalidField("version", self._version.value, expected)
 
-    def quantization_config(self) -> dict[str, Any]:
-        if not self._modules:
-            raise InvalidField("tensors", "dense", "at least one must be quantized; write format hf")
-        return make_gptq_config(self._modules, self._dense, self._version, f"{PRODUCER}:{__version__}")
+    def section(self) -> dict[str, Any]:
+        return make_gptq_config(self._modules, self.dense, self._version, f"{PRODUCER}:{__version__}")
 
     def notes(self) -> tuple[str, ...]:
         notes = [_VERSION_2] if self._version is GptqVersion.V2 else []
-        if len(set(self._modules.values())) > 1 or self._dense:
+        if len(set(self._modules.values())) > 1 or self.dense:
             notes.append(_EXCEPTIONS)
         return (*notes, NEGATIVE_SCALES) if self._has_negative_scales else tuple(notes)
 
     def files(self) -> dict[str, bytes]:
-        section = {key: value for key, value in self.quantization_config().items() if value is not None}
+        section = {key: value for key, value in self.section().items() if value is not None}
         return {QUANTIZE_CONFIG_NAME: (json.dumps(section, indent=2) + "\n").encode()}
-
-
-def is_dense_linear(name: str, tensor: Tensor) -> bool:
-    """Whether a reader would look for a quantized linear here; the head is named apart."""
-    is_matrix = tensor.ndim == 2 and name.endswith(".weight") and name != HEAD_WEIGHT
-    return is_matrix and module_class(name.removesuffix(".weight")) is ModuleClass.LINEAR
 
 
 def _is_symmetric(tensor: Tensor | QuantizedTensor) -> bool:

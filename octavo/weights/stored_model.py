@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,3 +31,22 @@ class StoredModel:
     inputs: Mapping[str, InputQuantizer] = field(default_factory=dict)
     kv_scales: Mapping[str, KvScales] = field(default_factory=dict)
     extra_files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+class LazyTensors(Mapping[str, Tensor | QuantizedTensor]):
+    """Tensors of these names, each read when it is asked for."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], Tensor | QuantizedTensor]) -> None:
+        self._names, self._read = dict.fromkeys(names), read
+
+    def __getitem__(self, name: str) -> Tensor | QuantizedTensor:
+        return self._read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

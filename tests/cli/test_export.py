@@ -13,6 +13,7 @@ import octavo
 from octavo.cli.inspect import examine
 from octavo.cli.main import main
 from octavo.core.errors import CheckpointError, InvalidField
+from octavo.models.load import open_model_checkpoint
 from octavo.numerics.kv_scales import KvScales
 from octavo.numerics.quantized_tensor import QuantizedTensor
 from octavo.numerics.scheme import IntegerScheme, LinearScheme
@@ -180,3 +181,26 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run("--format", "gptq", "-o", str(tmp_path / "awq"))
     assert code == 2
     assert "is the source itself" in err
+
+
+def test_statistics_weigh_a_rounding_to_a_ggml_type(tmp_path: Path) -> None:
+    """llama.cpp's importance matrix: errors move to inputs that are small on the text."""
+    source = make_tiny("llama", tmp_path / "m")
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four five six seven eight nine ten\n" * 60)
+    cache = octavo.calibrate(source, output=tmp_path / "s", calibration=text, samples=4, sequence_length=64)
+    octavo.export(source, tmp_path / "plain.gguf", "gguf", file_type="Q4_0")
+    octavo.export(source, tmp_path / "weighed.gguf", "gguf", file_type="Q4_0", statistics=tmp_path / "s")
+    files = [open_model_checkpoint(tmp_path / f"{name}.gguf") for name in ("plain", "weighed")]
+    importance, exact = cache.mean_squares(), open_checkpoint(source)
+    for module in importance:
+        rounded = [file.get(f"{module}.weight") for file in files]
+        weight = exact.get(f"{module}.weight")
+        plain, weighed = (((each.dequantize() - weight).square() @ importance[module]).sum() for each in rounded)
+        assert weighed < plain, module
+    with pytest.raises(InvalidField, match=r"statistics: got .* give a type"):
+        octavo.export(source, tmp_path / "no.gguf", "gguf", statistics=tmp_path / "s")
+    other = make_tiny("qwen2", tmp_path / "other")
+    with pytest.raises(InvalidField, match="are of another model"):
+        octavo.export(other, tmp_path / "no.gguf", "gguf", file_type="Q4_0", statistics=tmp_path / "s")
+    assert not (tmp_path / "no.gguf").exists()

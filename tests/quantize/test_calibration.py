@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from octavo.core.errors import InvalidField
 from octavo.ops.base import Linear
@@ -101,6 +103,19 @@ def test_jsonl_of_texts_and_bad_lines(tokenizer: Tokenizer, tmp_path: Path) -> N
         file.write_text(bad + "\n")
         with pytest.raises(InvalidField, match=message):
             load_calibration(tokenizer, file)
+
+
+def test_parquet_rows_are_jsonl_rows(chat_tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """What hub data sets come as."""
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
+    rows: list[dict[str, object]] = [{"text": "One day.", "messages": None}, {"text": None, "messages": chat}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    present = ({key: value for key, value in row.items() if value is not None} for row in rows)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in present))
+    found = load_calibration(chat_tokenizer, tmp_path / "rows.parquet", 2, 64)
+    expected = load_calibration(chat_tokenizer, tmp_path / "rows.jsonl", 2, 64)
+    assert found.segments == expected.segments
+    assert found.num_context_tokens == expected.num_context_tokens > 0
 
 
 def test_empty_sources_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:

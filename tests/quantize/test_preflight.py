@@ -118,8 +118,27 @@ def test_estimated_bytes_are_the_files_bytes(tmp_path: Path, symmetric: bool) ->
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [({"method": "awq"}, "method"), ({"bits": 5}, "bits"), ({"group": 48}, "group"), ({"embedding_bits": 5}, "embed")],
+    [
+        ({"method": "awq"}, "method"),
+        ({"bits": 5}, "bits"),
+        ({"group": 48}, "group"),
+        ({"embedding_bits": 5}, "embed"),
+        ({"scheme": "fp8", "bits": 3}, "bits"),
+        ({"scheme": "nvfp4", "symmetric": False}, "symmetric"),
+        ({"smoothing": 0.5}, "smoothing"),
+        ({"rotation_block": 32}, "rotation_block"),
+        ({"rotation_block": 0, "transforms": ("rotate",)}, "rotation_block"),
+        ({"train": "all"}, "train"),
+    ],
 )
 def test_recipes_that_cannot_be_honoured_are_refused(fields: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidField, match=named):
         Recipe(**fields)
+
+
+def test_what_other_engines_will_not_take_is_said_before_the_work() -> None:
+    """Users' cases 7 and 8: told from shapes, by the pre-flight and not by a server that does not start."""
+    notes = " ".join(preflight(SPEC, _Shapes(), Recipe("rtn", 4, 64), 0).notes)
+    assert "vLLM's Marlin kernels take inputs that divide by 128" in notes
+    assert "tensor parallelism that keeps groups whole" in notes
+    assert not preflight(SPEC, _Shapes(), Recipe("rtn", scheme="fp8"), 0).notes

@@ -156,7 +156,9 @@ def test_gptq_of_a_starved_model_says_so(tmp_path: Path) -> None:
     weight = load_model(tmp_path / "out").model.layers[0].mlps[4].gate.weight.dequantize()
     original = load_model(source).model.layers[0].mlps[4].gate.weight
     assert (weight - original).square().mean() < 0.05 * original.square().mean()
-    assert plan_quantization(source, Recipe("rtn", 4, 32), 2, 64).notes == []
+    assert not any(
+        "calibration tokens" in note for note in plan_quantization(source, Recipe("rtn", 4, 32), 2, 64).notes
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -41,6 +41,26 @@ def test_logits_stay(family: str, tmp_path: Path) -> None:
         assert torch.equal(model.final_norm.weight, torch.ones(96))
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3-moe"])
+def test_blocks_of_features_are_rotated_among_themselves(family: str, tmp_path: Path) -> None:
+    model = load_model(make_tiny(family, tmp_path / "m")).model
+    before, old = logits(model, TOKENS), dense(model.embedding.weight)
+    rotate(model, seed=11, block=8)
+    assert (logits(model, TOKENS) - before).abs().max() < 2e-4
+    new = dense(model.embedding.weight)
+    assert not torch.allclose(new, old, atol=0.05)
+    energy = [weight.unflatten(1, (-1, 8)).square().sum(-1) for weight in (old, new)]
+    assert torch.allclose(*energy, rtol=1e-4), "nothing left its block"
+
+
+@pytest.mark.parametrize("block", [7, 64])
+def test_blocks_that_do_not_fit_are_refused(block: int, tmp_path: Path) -> None:
+    """64 divides neither 96 nor the heads; 7 is no Hadamard matrix either."""
+    recipe = replace(ROTATE, rotation_block=block)
+    with pytest.raises(InvalidField, match=r"rotation_block: got .*a divisor of the hidden size, 96, such as 2, 4, 8"):
+        plan_quantization(make_tiny("llama", tmp_path / "m"), recipe)
+
+
 def test_output_norms_are_refused_with_the_reason(tmp_path: Path) -> None:
     directory = make_tiny("gemma3", tmp_path / "m")
     with pytest.raises(InvalidField, match="no linear behind it to move into"):

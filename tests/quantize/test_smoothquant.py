@@ -39,7 +39,8 @@ def test_outlier_channels_survive_eight_bit_activations(scheme: str, tmp_path: P
     losses = {}
     for transforms in ((), ("smooth",)):
         model = with_outliers(stories())
-        recipe = replace(W8A8, scheme=scheme, transforms=transforms, smoothing=0.6 if scheme == "w8a8-static" else None)
+        smoothing = 0.6 if transforms and scheme == "w8a8-static" else None
+        recipe = replace(W8A8, scheme=scheme, transforms=transforms, smoothing=smoothing)
         quantized(model, recipe, text, tmp_path / f"j{len(transforms)}")
         losses[transforms] = divergence(expected, logits(model, tokens))
     assert losses[()] > 1.0

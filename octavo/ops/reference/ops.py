@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from octavo.numerics.quantized_tensor import QuantizedTensor
-from octavo.ops.base import Activation, Attention, Embedding, Experts, GatedMlp, Linear, Norm, Ops, Rope
+from octavo.ops.base import Activation, Attention, Embedding, Experts, Linear, Norm, Ops, Rope
 from octavo.ops.reference.attention import attend
 from octavo.ops.reference.batch import Batch
 from octavo.ops.reference.routing import Routing, route
@@ -70,11 +70,6 @@ class ReferenceOps(Ops):
     def route(self, x: Tensor, experts: Experts) -> Routing:
         """Each row's experts and their weights."""
         return route(self.linear(x, experts.router), experts.experts_per_token, experts.renormalize)
-
-    def mlp(self, x: Tensor, mlp: GatedMlp, activation: Activation) -> Tensor:
-        """One expert, `[rows, hidden]` -> same."""
-        gate, up = self.linear(x, mlp.gate), self.linear(x, mlp.up)
-        return self.linear(self.gated(gate, up, activation), mlp.down)
 
     def logits(self, x: Tensor, head: Linear, softcap: float | None, batch: Batch) -> Tensor:
         y = self.linear(x[batch.logit_rows], head)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.core.allocator import freed_memory_kept
 from octavo.core.errors import InvalidField
 from octavo.jobs import CalibrationSources, CalibrationText, Measurement, Progress, QuantizeJob, Say
 
@@ -58,7 +57,6 @@ class Page:
         say(f"report: {self.file}")
 
 
-@freed_memory_kept()
 def quantize(
     model: str | Path,
     output: str | Path,
@@ -94,7 +92,6 @@ def quantize(
     return report
 
 
-@freed_memory_kept()
 def calibrate(
     model: str | Path,
     *,
@@ -116,7 +113,6 @@ def calibrate(
     return room.calibrate(loaded, text.load(loaded, say), output, shown, say)
 
 
-@freed_memory_kept()
 def fit(
     model: str | Path,
     output: str | Path,
@@ -168,7 +164,6 @@ def plan_quantization(
     return preflight(read_spec(checkpoint.config), checkpoint, recipe, samples * sequence_length)
 
 
-@freed_memory_kept()
 def evaluate(
     model: str | Path,
     text: str | Path | None = None,

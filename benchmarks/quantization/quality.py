@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.core.allocator import freed_memory_kept
 from octavo.measure.divergence import TokenScores, score
 from octavo.measure.evaluate import stored_size
 from octavo.measure.forward import CHUNK_ROWS, WindowLogits
@@ -41,7 +40,6 @@ class Base:
         return self._logits.logits(self._hidden[index])
 
 
-@freed_memory_kept()
 def measure(directory: Path, base: Base) -> dict[str, Any]:
     """Perplexity, divergence, agreement and sizes of the model in `directory`."""
     loaded = load_model(directory)

@@ -44,7 +44,7 @@ def _integer(bits: int) -> list[Row]:
         row("rotate+gptq", "--transform", "rotate"),
         row("signround", "--method", "signround", *_STEPS),
         row("qat", "--method", "qat", *_STEPS),
-        row("gptq+distill", "--distill-steps", "48" if bits == 2 else "24", "--train", "all"),
+        row("gptq+distill", "--distill-steps", "40" if bits == 2 else "16", "--train", "all"),
         Row(f"llmcompressor-gptq-{bits}", "llmcompressor", bits=bits),
         Row(f"gptqmodel-gptq-{bits}", "gptqmodel", bits=bits),
     ]

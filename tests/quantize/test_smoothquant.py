@@ -85,7 +85,8 @@ def test_maxima_are_those_of_all_tokens_and_both_norms() -> None:
 def test_a_given_alpha_is_used_and_only_behind_norms() -> None:
     model = stories()
     layer = model.layers[1]
-    notes = smooth(layer, first_states(model, calibration(1).segments), replace(W8A8, transforms=("smooth",), smoothing=0.85))
+    recipe = replace(W8A8, transforms=("smooth",), smoothing=0.85)
+    notes = smooth(layer, first_states(model, calibration(1).segments), recipe)
     assert set(notes.values()) == {"smooth 0.85"}
     assert set(notes) == {linear.name for linear in (layer.q, layer.k, layer.v, layer.mlps[0].gate, layer.mlps[0].up)}
     assert isinstance(layer.input_norm, Norm)

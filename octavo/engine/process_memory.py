@@ -5,7 +5,10 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import re
+import resource
 import sys
+from pathlib import Path
 
 import psutil
 
@@ -13,6 +16,20 @@ import psutil
 def resident_bytes() -> int:
     """Bytes of physical memory this process holds now (RSS)."""
     return int(psutil.Process().memory_info().rss)
+
+
+def peak_resident_bytes() -> int:
+    """The most physical memory this process has held since its program began."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return peak_resident_bytes_of("self") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def peak_resident_bytes_of(process_id: int | str) -> int | None:
+    """The same of another process; None where the system does not say. Not `ru_maxrss`, which begins with what the
+    process that started it held."""
+    status = Path(f"/proc/{process_id}/status")
+    match = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
+    return int(match[1]) * 1024 if match else None
 
 
 def available_bytes() -> int:

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 from octavo.core.errors import OctavoError
+from octavo.engine.process_memory import peak_resident_bytes_of
 
 READY = re.compile(r"^ready: (?P<name>.+) at (?P<url>\S+)/v1 ")
 START_LIMIT_SECONDS = 300.0
@@ -45,9 +45,7 @@ class LocalServer:
 
     def peak_rss_bytes(self) -> int | None:
         """The most memory the server has held so far; None where the system does not say."""
-        status = Path(f"/proc/{self._process.pid}/status")
-        match = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
-        return int(match[1]) * 1024 if match else None
+        return peak_resident_bytes_of(self._process.pid)
 
     def _read(self) -> None:
         assert self._process.stderr is not None

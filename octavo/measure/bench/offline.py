@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,12 +79,6 @@ def check_lengths(llm: LLM, input_len: int, output_len: int) -> None:
 def check_at_least_one(field: str, value: int) -> None:
     if value < 1:
         raise InvalidField(field, value, "must be at least 1")
-
-
-def peak_rss_bytes() -> int:
-    """The most memory this process has held so far."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def facts(llm: LLM) -> dict[str, Any]:

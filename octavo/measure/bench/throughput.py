@@ -7,11 +7,11 @@ from typing import Any
 
 from octavo.core.units import format_bytes
 from octavo.engine import LLM
+from octavo.engine.process_memory import peak_resident_bytes
 from octavo.measure.bench.offline import (
     Progress,
     check_at_least_one,
     check_lengths,
-    peak_rss_bytes,
     prompt_source,
     run_batch,
 )
@@ -79,5 +79,5 @@ def measure_throughput(
         batch.seconds,
         after.num_steps - before.num_steps,
         after.num_preemptions - before.num_preemptions,
-        peak_rss_bytes(),
+        peak_resident_bytes(),
     )

@@ -10,7 +10,8 @@ from typing import Any
 from octavo.core.errors import InvalidField
 from octavo.core.units import format_bytes
 from octavo.engine import LLM
-from octavo.measure.bench.offline import Batch, facts, peak_rss_bytes, prompt_source, run_batch
+from octavo.engine.process_memory import peak_resident_bytes
+from octavo.measure.bench.offline import Batch, facts, prompt_source, run_batch
 from octavo.models.load import open_model_checkpoint
 from octavo.models.registry import read_spec
 
@@ -103,7 +104,7 @@ class SpeedMeter:
             len(self._rounds),
             _median([each.ttft_seconds for each in self._rounds]),
             _median([each.decode_tokens_per_second for each in self._rounds]),
-            peak_rss_bytes(),
+            peak_resident_bytes(),
             known["executor"],
             known["kv_dtype"],
             known["threads"],

@@ -44,7 +44,9 @@ def run_row(row: Row, task: Task) -> dict[str, Any]:
     log = task.folder / f"{row.name}.log"
     started = time.perf_counter()
     with log.open("w") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=REPOSITORY)
+        # A peer leaves logs of its own where it runs; `python -m octavo...` is found from the repository.
+        directory = REPOSITORY if row.tool == "octavo" else task.folder
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=directory)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

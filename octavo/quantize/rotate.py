@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 def check_rotation(spec: ModelSpec, block: int | None = None) -> None:
     """Raises `InvalidField` with the reason if a model of this kind cannot be rotated, or not in blocks of `block`."""
-    names, reason = spec.names, None
-    sizes = {"hidden size": spec.hidden_size, "head size": spec.head_dim}
+    names = spec.names
     if names.attention_output_norm is not None or names.mlp_output_norm is not None:
         reason = (
             f"{spec.family} norms what a half layer adds to the residual stream, with a gain by channel: it has no "
             "linear behind it to move into, and does not commute with a rotation; use awq"
         )
+        raise InvalidField("transforms", "rotate", reason)
+    sizes = {"hidden size": spec.hidden_size, "head size": spec.head_dim}
     for what, size in sizes.items():
+        if block is None and not has_hadamard(size):
+            reason = f"no Hadamard matrix of the {what}, {size}, is known here; use rotation_block, or awq"
+            raise InvalidField("transforms", "rotate", reason)
         if block is not None and (size % block or not has_hadamard(block)):
             fits = [2**power for power in range(1, 11) if all(each % 2**power == 0 for each in sizes.values())]
             expected = f"a divisor of the {what}, {size}, such as {', '.join(map(str, fits)) or 'none'}"
             raise InvalidField("rotation_block", block, expected)
-        if reason is None and block is None and not has_hadamard(size):
-            reason = f"no Hadamard matrix of the {what}, {size}, is known here; use rotation_block, or awq"
-    if reason is not None:
-        raise InvalidField("transforms", "rotate", reason)
 
 
 def rotate(model: DecoderModel, seed: int, block: int | None = None) -> None:

@@ -65,6 +65,8 @@ def test_output_norms_are_refused_with_the_reason(tmp_path: Path) -> None:
     directory = make_tiny("gemma3", tmp_path / "m")
     with pytest.raises(InvalidField, match="no linear behind it to move into"):
         plan_quantization(directory, ROTATE)
+    with pytest.raises(InvalidField, match="no linear behind it to move into"):
+        plan_quantization(directory, replace(ROTATE, rotation_block=7))  # no block would help
     with pytest.raises(InvalidField, match="gemma3 norms what a half layer adds"):
         rotate(load_model(directory).model, 0)
 

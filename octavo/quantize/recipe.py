@@ -85,15 +85,23 @@ class Recipe:
 
     def _check_used(self) -> None:
         """What would change nothing is refused: whoever gives it expects that it does."""
-        if self.scheme != INTEGER and (self.bits, self.symmetric) != (4, True):
-            name = "bits" if self.bits != 4 else "symmetric"
-            raise InvalidField(name, getattr(self, name), f"{self.scheme} says that itself; leave this out")
-        if self.smoothing is not None and "smooth" not in self.transforms:
-            raise InvalidField("smoothing", self.smoothing, "the exponent of transform smooth, not asked for")
-        if self.rotation_block is not None and "rotate" not in self.transforms:
-            raise InvalidField("rotation_block", self.rotation_block, "part of transform rotate, not asked for")
-        if self.train != "scales" and not self.distill_steps:
-            raise InvalidField("train", self.train, "it says what distillation changes: give distill_steps")
+        named, inverts = self.scheme != INTEGER, self.method != "rtn"
+        draws = "rotate" in self.transforms or self.trains_blocks or self.distill_steps > 0
+        unused = {
+            "bits": (named, f"{self.scheme} says that itself; leave this out"),
+            "symmetric": (named, f"{self.scheme} says that itself; leave this out"),
+            "act_order": (not inverts, "the order GPTQ visits inputs in; rtn has none"),
+            "damping": (not inverts, "of GPTQ's Hessians; rtn inverts none"),
+            "smoothing": ("smooth" not in self.transforms, "the exponent of transform smooth, not asked for"),
+            "rotation_block": ("rotate" not in self.transforms, "part of transform rotate, not asked for"),
+            "seed": (not draws, "it draws rotations and the order of training, neither of which was asked for"),
+            "steps": (not self.trains_blocks, "updates of methods signround and qat; distillation has distill_steps"),
+            "train": (not self.distill_steps, "it says what distillation changes: give distill_steps"),
+        }
+        for field in fields(self):
+            is_unused, expected = unused.get(field.name, (False, ""))
+            if is_unused and getattr(self, field.name) != field.default:
+                raise InvalidField(field.name, getattr(self, field.name), expected)
 
     def _check_scheme(self) -> None:
         scheme = self.linear_scheme

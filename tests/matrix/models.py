@@ -24,7 +24,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
 }
 
 #: What keeps a run short; no quality is looked at here.
-_QUICK: dict[str, Any] = {"steps": 2, "distill_steps": 0, "search": False, "embedding_bits": 16}
+_QUICK: dict[str, Any] = {"search": False, "embedding_bits": 16}
 _TEXT = {"samples": 2, "sequence_length": 32, "measure": None, "say": lambda line: None}
 
 
@@ -59,7 +59,8 @@ class TinyModels:
         return file
 
     def recipe(self, scheme: str, **fields: Any) -> Recipe:
-        return Recipe.of(**{**_QUICK, **SCHEMES[scheme], **fields})
+        steps = {"steps": 2} if fields.get("method") in ("signround", "qat") else {}
+        return Recipe.of(**{**_QUICK, **SCHEMES[scheme], **steps, **fields})
 
     def walk(self, recipe: Recipe) -> None:
         """Pre-flight and the walk, in memory: each linear of the block is quantized, to finite numbers."""

@@ -129,6 +129,10 @@ def test_estimated_bytes_are_the_files_bytes(tmp_path: Path, symmetric: bool) ->
         ({"rotation_block": 32}, "rotation_block"),
         ({"rotation_block": 0, "transforms": ("rotate",)}, "rotation_block"),
         ({"train": "all"}, "train"),
+        ({"steps": 30}, "steps"),
+        ({"method": "rtn", "damping": 0.1}, "damping"),
+        ({"method": "rtn", "act_order": False}, "act_order"),
+        ({"seed": 3}, "seed"),
     ],
 )
 def test_recipes_that_cannot_be_honoured_are_refused(fields: dict[str, object], named: str) -> None:

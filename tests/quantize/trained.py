@@ -28,7 +28,8 @@ NUM_OTHER_CHARACTERS = 8000
 needs_model = pytest.mark.skipif(not MODEL.exists(), reason="needs ../shared/data/models/stories260k")
 
 #: Its 172 inputs divide by no group size.
-_COMMON: dict[str, Any] = {"group": None, "embedding_bits": 16, "steps": 24}
+_COMMON: dict[str, Any] = {"group": None, "embedding_bits": 16}
+_STEPS = 24
 
 
 @functools.cache
@@ -51,7 +52,8 @@ def quantized(**recipe: Any) -> tuple[LoadedModel, QuantizedModel]:
     loaded = load_model(MODEL)
     with tempfile.TemporaryDirectory() as directory:
         journal = Journal(Path(directory) / "journal", {})
-        result = quantize_model(loaded.model, Recipe.of(**{**_COMMON, **recipe}), calibration(), journal)
+        steps = {"steps": _STEPS} if recipe.get("method") in ("signround", "qat") else {}
+        result = quantize_model(loaded.model, Recipe.of(**{**_COMMON, **steps, **recipe}), calibration(), journal)
     return loaded, result
 
 

@@ -50,12 +50,16 @@ class Models:
 
     def set_up(self, llama_cpp: Environment, say: Say) -> None:
         """Make every form that is not there; a form that cannot be made is said and left out."""
+        self.write_sources(llama_cpp, say)
+        if self.octavo is None:
+            self._make(self.octavo_4bit, self._quantize, say)
+
+    def write_sources(self, llama_cpp: Environment, say: Say) -> None:
+        """What quantizers start from: every form but our own checkpoint."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._make(self.hugging_face, lambda: write_hugging_face(self.source, self.hugging_face), say)
         for kind in GGUF_TYPES:
             self._make(self.gguf(kind), lambda kind=kind: self._requantize(llama_cpp, kind), say)
-        if self.octavo is None:
-            self._make(self.octavo_4bit, self._quantize, say)
 
     def _make(self, path: Path, make: Callable[[], None], say: Say) -> None:
         if path.exists():

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.quantization run|measure|table`. Every row is kept: what is there is not run again."""
+"""`python -m benchmarks.quantization setup|run|measure|table`. Every row is kept: what is there is not run again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.llama_cpp import LLAMA_CPP
+from benchmarks.peers.models import Models
+from benchmarks.quantization.environments import ENVIRONMENTS
 from benchmarks.quantization.job import Task, run_row
 from benchmarks.quantization.rows import ROWS
 
@@ -16,6 +19,9 @@ DATA = Path("/work/shared/data/text")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
+    if options.action == "setup":
+        _set_up(options.rows)
+        return
     options.folder.mkdir(parents=True, exist_ok=True)
     length = options.sequence_length
     task = Task(options.source, options.calibration, options.samples, length, options.folder.absolute())
@@ -24,6 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif options.action == "measure":
         _measure(task, options.rows, options.text, options.windows)
     print(_table(task, options.rows))
+
+
+def _set_up(rows: Sequence[str]) -> None:
+    """The environments that the rows need, and the source in the forms that they read."""
+    needed = {ROWS[name].tool for name in rows}
+    for name, environment in ENVIRONMENTS.items():
+        if name in needed:
+            environment.set_up(print, num_jobs=2)
+    Models().write_sources(LLAMA_CPP.environment, print)
 
 
 def _run(task: Task, rows: Sequence[str]) -> None:
@@ -81,10 +96,8 @@ def _line(title: str, result: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from benchmarks.peers.models import Models
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quantization", description=__doc__)
-    parser.add_argument("action", choices=("run", "measure", "table"))
+    parser.add_argument("action", choices=("setup", "run", "measure", "table"))
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--source", type=Path, default=Models().hugging_face, help="a float32 directory")
     parser.add_argument("--calibration", type=Path, default=DATA / "c4-sample.txt")

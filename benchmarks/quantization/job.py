@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.environment import Environment
+from benchmarks.peers.models import Models
+from benchmarks.quantization.environments import ENVIRONMENTS
 from benchmarks.quantization.rows import GROUP, Row
 
 WORKERS = Path(__file__).with_name("workers")
@@ -32,7 +33,7 @@ class Task:
     folder: Path
 
     def output(self, row: Row) -> Path:
-        return self.folder / "models" / row.name
+        return self.folder / "models" / (row.name if row.file_type is None else f"{row.name}.gguf")
 
     def result_file(self, row: Row) -> Path:
         return self.folder / f"{row.name}.json"
@@ -40,6 +41,7 @@ class Task:
 
 def run_row(row: Row, task: Task) -> dict[str, Any]:
     """Seconds, CPU seconds and peak resident bytes of the row's process; raises `RuntimeError` with its last lines."""
+    task.output(row).parent.mkdir(parents=True, exist_ok=True)
     command = _octavo_command(row, task) if row.tool == "octavo" else _peer_command(row, task)
     log = task.folder / f"{row.name}.log"
     started = time.perf_counter()
@@ -73,6 +75,18 @@ def _octavo_command(row: Row, task: Task) -> list[str]:
 
 
 def _peer_command(row: Row, task: Task) -> list[str]:
+    environment = ENVIRONMENTS[row.tool]
+    if (reason := environment.why_missing()) is not None:
+        raise RuntimeError(f"{row.name}: {reason.replace('benchmarks.peers', 'benchmarks.quantization')}")
+    if row.file_type is None:
+        worker = WORKERS / f"quantize_with_{row.tool}.py"
+        return [str(environment.python), str(worker), str(_write_job(row, task))]
+    worker = REPOSITORY / "benchmarks" / "peers" / "workers" / "requantize.py"
+    return [str(environment.python), str(worker), str(Models().gguf("F16")), str(task.output(row)), str(row.file_type)]
+
+
+def _write_job(row: Row, task: Task) -> Path:
+    """What a peer's worker reads: the same tokens as ours."""
     from octavo.quantize.calibration import load_calibration
     from octavo.text.tokenizer import Tokenizer
 
@@ -81,4 +95,4 @@ def _peer_command(row: Row, task: Task) -> list[str]:
     job = task.folder / f"{row.name}.job.json"
     options = {"bits": row.bits, "group": GROUP, "source": str(task.source), "output": str(task.output(row))}
     job.write_text(json.dumps({**options, "windows": calibration.windows}))
-    return [str(Environment(row.tool).python), str(WORKERS / f"quantize_with_{row.tool}.py"), str(job)]
+    return job

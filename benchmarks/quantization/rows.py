@@ -9,15 +9,19 @@ GROUP = 64
 
 @dataclass(frozen=True)
 class Row:
-    """`tool` is `octavo` or a peer's environment; `options` are `octavo quantize` options, `bits` a peer's."""
+    """`tool` is `octavo` or a peer's environment; `options` are those of `octavo quantize`, `bits` what a peer's GPTQ
+    is told, `file_type` what llama.cpp's quantizer is (its `enum llama_ftype`)."""
 
     name: str
     tool: str
     options: tuple[str, ...] = ()
     bits: int = 4
+    file_type: int | None = None
 
     @property
     def title(self) -> str:
+        if self.file_type is not None:
+            return self.name.replace("-", " ", 1)
         return self.name if self.tool == "octavo" else f"{self.tool} GPTQ {self.bits}"
 
 
@@ -50,6 +54,9 @@ def _integer(bits: int) -> list[Row]:
     ]
 
 
+#: `enum llama_ftype` of the types beside ours.
+_LLAMA_CPP = {"Q4_0": 2, "IQ4_NL": 25, "Q2_K": 10, "Q3_K_M": 12, "Q4_K_M": 15}
+
 ROWS = {
     row.name: row
     for row in [
@@ -72,6 +79,7 @@ ROWS = {
         _octavo("mxfp4", "--scheme", "mxfp4", "--method", "rtn"),
         _octavo("mxfp4-gptq", "--scheme", "mxfp4", "--method", "gptq"),
         _octavo("mxfp4-rotate", "--scheme", "mxfp4", "--method", "gptq", "--transform", "rotate", *_BLOCKS),
+        *(Row(f"llama.cpp-{name}", "llama.cpp", file_type=number) for name, number in _LLAMA_CPP.items()),
         _octavo("nvfp4a4", "--scheme", "nvfp4a4", "--method", "rtn"),
     ]
 }

@@ -27,7 +27,7 @@ def run(
     A killed run goes on where it was when the same command is given again.
     """
     from octavo.api import calibrate
-    from octavo.cli.quantize import progress_bar
+    from octavo.cli.progress import progress_bar
 
     with progress_bar() as (progress, say):
         cache = calibrate(

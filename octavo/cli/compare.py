@@ -33,7 +33,7 @@ def run(
     """
     from octavo.api import compare
     from octavo.cli.main import EXIT_INTERRUPTED
-    from octavo.cli.quantize import progress_bar
+    from octavo.cli.progress import progress_bar
 
     with progress_bar() as (progress, say):
         comparison = compare(

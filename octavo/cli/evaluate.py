@@ -30,7 +30,7 @@ def run(
     """Measure MODEL on a text: perplexity over non-overlapping windows; with --against also KL divergence (mean and
     99.9 %) and top-1 agreement; bootstrap intervals, bytes and bits per weight. The protocol is printed with it."""
     from octavo.api import evaluate
-    from octavo.cli.quantize import progress_bar
+    from octavo.cli.progress import progress_bar
     from octavo.core.errors import InvalidField
 
     if kv_dtype is not None and not served:

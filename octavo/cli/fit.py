@@ -43,7 +43,7 @@ def run(
     what the fit chooses. A killed run goes on where it was, and another budget uses the same estimates.
     """
     from octavo.api import Measurement, fit
-    from octavo.cli.quantize import progress_bar
+    from octavo.cli.progress import progress_bar
     from octavo.core.units import parse_bytes
 
     with progress_bar() as (progress, say):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +12,6 @@ from octavo.cli.calibration_options import Samples, SequenceLength, Sources
 from octavo.cli.recipe_options import takes_recipe
 
 if TYPE_CHECKING:
-    from octavo.api import Progress, Say
     from octavo.quantize.preflight import Plan
     from octavo.quantize.recipe import Recipe
 
@@ -49,6 +45,7 @@ def run(
     A killed run goes on where it was when the same command is given again.
     """
     from octavo.api import Measurement, Page, plan_quantization, quantize
+    from octavo.cli.progress import progress_bar
     from octavo.core.errors import InvalidField
 
     if beside and report_file is None:
@@ -78,35 +75,6 @@ def run(
     print(report)
     if report.quality_text is not None:
         print(report.quality_text)
-
-
-@contextmanager
-def progress_bar() -> Iterator[tuple[Progress, Say]]:
-    """A bar on stderr where that is a terminal, and lines above it."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not sys.stderr.isatty()) as bar:
-        tasks: dict[str, object] = {}
-
-        def progress(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done)  # type: ignore[arg-type]
-
-        def say(line: str) -> None:
-            console.print(line, markup=False, soft_wrap=True)
-
-        yield progress, say
 
 
 def _plan_text(recipe: Recipe, plan: Plan) -> str:

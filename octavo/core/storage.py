@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from octavo.core.errors import StorageFull
 
@@ -28,6 +30,24 @@ def writing(target: Path) -> Iterator[None]:
             raise
         assert number is not None
         raise StorageFull(f"{target} could not be written: {os.strerror(number).lower()}") from error
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Where to write what becomes `file` when the block ends: beside its place, then synced and renamed, so that a
+    file that is there is whole. Raises `StorageFull`."""
+    partial = file.with_name(file.name + ".partial")
+    with writing(file):
+        yield partial
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+    partial.replace(file)
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Whole or not at all. Raises `StorageFull`."""
+    with replacing(file) as partial:
+        partial.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def _number_in(text: str) -> int | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
-from octavo.core.storage import writing
+from octavo.core.storage import replacing, write_json
 from octavo.numerics.activations import ActivationFormat, ActivationScheme, InputQuantizer
 from octavo.numerics.float_tensor import FloatTensor
 from octavo.numerics.kv_scales import KvScales
@@ -52,7 +51,7 @@ class Journal:
                 self.discarded = _difference(found, wanted)
                 shutil.rmtree(directory)
             directory.mkdir(parents=True)
-            write_atomically(directory / KEY_FILE, json.dumps(wanted, indent=1).encode())
+            write_json(directory / KEY_FILE, wanted)
         self.num_finished_blocks = 0
         while self._block_file(self.num_finished_blocks).exists():
             self.num_finished_blocks += 1
@@ -63,14 +62,14 @@ class Journal:
         index = self.num_finished_blocks
         if hidden:
             states = {name: tensor.contiguous() for name, tensor in hidden.items()}
-            write_atomically(self._hidden_file(index + 1), save(states))
-        write_atomically(self._block_file(index), _serialize(block))
+            write_tensors(self._hidden_file(index + 1), states)
+        write_tensors(self._block_file(index), *_as_tensors(block))
         self.num_finished_blocks = index + 1
         self._hidden_file(index).unlink(missing_ok=True)
 
     def block(self, index: int) -> BlockResult:
         """What a finished block left."""
-        return _deserialize(self._block_file(index))
+        return _from_tensors(self._block_file(index))
 
     def hidden(self) -> dict[str, Tensor]:
         """The hidden states that enter the first unfinished block."""
@@ -85,8 +84,8 @@ class Journal:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         for number, shard in enumerate(_shards(tensors)):
-            write_atomically(partial / f"{number:04d}.safetensors", save(shard))
-        write_atomically(partial / _FIELDS_FILE, json.dumps(fields).encode())
+            write_tensors(partial / f"{number:04d}.safetensors", shard)
+        write_json(partial / _FIELDS_FILE, fields)
         partial.replace(partial.with_suffix(""))
         for directory in older:
             shutil.rmtree(directory)
@@ -141,14 +140,10 @@ def _difference(found: dict[str, Any] | None, wanted: dict[str, Any]) -> str:
     return f"{', '.join(names)} changed"
 
 
-def write_atomically(file: Path, content: bytes) -> None:
-    """Beside its place, synced, then renamed: a file that is there is whole."""
-    partial = file.with_name(file.name + ".partial")
-    with writing(file), partial.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(file)
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Whole or not at all, from the tensors' own memory: no second copy of the states of a whole text is made."""
+    with replacing(file) as partial:
+        save_file(dict(tensors), partial, metadata)
 
 
 def _shards(tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
@@ -163,7 +158,8 @@ def _shards(tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         yield shard
 
 
-def _serialize(block: BlockResult) -> bytes:
+def _as_tensors(block: BlockResult) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """And the metadata that belong to them in a file."""
     tensors = {f"{_DENSE}{name}": tensor for name, tensor in block.dense.items()}
     modules: dict[str, Any] = {}
     for name, weight in block.weights.items():
@@ -181,10 +177,10 @@ def _serialize(block: BlockResult) -> bytes:
             tensors[f"{name}.{_LATENT}"] = weight.latent
     kv_scales = None if block.kv_scales is None else asdict(block.kv_scales)
     metadata = {"modules": json.dumps(modules), "kv_scales": json.dumps(kv_scales)}
-    return save({name: tensor.clone() for name, tensor in tensors.items()}, metadata)  # fused members share parts
+    return {name: tensor.clone() for name, tensor in tensors.items()}, metadata  # fused members share parts
 
 
-def _deserialize(file: Path) -> BlockResult:
+def _from_tensors(file: Path) -> BlockResult:
     with safe_open(file, framework="pt") as stored:
         tensors = {name: stored.get_tensor(name).clone() for name in stored.keys()}  # noqa: SIM118 (not a mapping)
         modules = json.loads(stored.metadata()["modules"])

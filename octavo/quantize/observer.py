@@ -5,7 +5,8 @@ No hooks and no patched modules: calibration walks the same model description th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from octavo.ops.base import Activation, Experts, GatedMlp, Linear, Norm, Rope
 from octavo.ops.reference.batch import Batch
 from octavo.ops.reference.routing import Routing
-from octavo.quantize.bulk_ops import BulkOps
+from octavo.quantize.bulk_ops import BulkOps, dense
 from octavo.quantize.statistics import InputStatistics
 
 #: Rows lent to an expert, for each of its inputs: with as many rows as inputs a Hessian overfits most, with four times
@@ -21,7 +22,8 @@ from octavo.quantize.statistics import InputStatistics
 LENT_ROWS_PER_INPUT = 4
 #: What all rows lent to an expert count for, in tokens of its own.
 LENT_WEIGHT = 32.0
-#: Rows computed at once where a step has intermediate results: these stay near the processor.
+#: Rows computed at once: what a step leaves in between stays near the processor, and products of so many rows are
+#: faster than products of all of them.
 _SLICE_ROWS = 2048
 
 #: Gets a linear and the statistics of its input, gives the linear to compute with from here on.
@@ -52,26 +54,31 @@ class ObserverOps(BulkOps):
         self._num_lent_rows = 0
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
-        return super().linear(x, self._observe(x, linear))
+        linear = self._observe(x, linear)
+        weight, y = dense(linear.weight).T, torch.empty(len(x), linear.num_outputs)
+        for rows, part in _slices(x, y):
+            torch.mm(rows if linear.inputs is None else linear.inputs.round(rows), weight, out=part)
+            if linear.bias is not None:
+                part += linear.bias
+        return y
 
     def mlp(self, x: Tensor, mlp: GatedMlp, activation: Activation) -> Tensor:
         """Slice by slice of the rows: what gate and up give is never there as a whole."""
-        gate, up = self._observe(x, mlp.gate), self._observe(x, mlp.up)
+        gate, up = _dense(self._observe(x, mlp.gate)), _dense(self._observe(x, mlp.up))
         h = torch.empty(len(x), mlp.down.num_inputs)
-        for rows, part in zip(x.split(_SLICE_ROWS), h.split(_SLICE_ROWS), strict=True):
+        for rows, part in _slices(x, h):
             part.copy_(self.gated(super().linear(rows, gate), super().linear(rows, up), activation))
         return self.linear(h, mlp.down)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
         y = torch.empty_like(x)
-        for rows, part in zip(x.split(_SLICE_ROWS), y.split(_SLICE_ROWS), strict=True):
+        for rows, part in _slices(x, y):
             part.copy_(super().norm(rows, norm))
         return y
 
     def rope(self, x: Tensor, rope: Rope, head_dim: int, batch: Batch) -> Tensor:
         """In place: nobody else has `x`."""
-        slices = (each.split(_SLICE_ROWS) for each in (x, *batch.rotation(rope)))
-        for rows, cos, sin in zip(*slices, strict=True):
+        for rows, cos, sin in _slices(x, *batch.rotation(rope)):
             _rotate_(rows.view(len(rows), -1, head_dim), cos, sin)
         return x
 
@@ -104,6 +111,16 @@ class ObserverOps(BulkOps):
             y.index_add_(0, rows, result[: len(rows)].mul_(weights))
         self._num_lent_rows, self._mask = 0, whole_mask
         return y
+
+
+def _slices(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same rows of all, some at a time."""
+    return zip(*(tensor.split(_SLICE_ROWS) for tensor in tensors), strict=True)
+
+
+def _dense(linear: Linear) -> Linear:
+    """Unpacked once, not for every slice."""
+    return replace(linear, weight=dense(linear.weight))
 
 
 def _rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from octavo.core.storage import write_json
 from octavo.numerics.scheme import IntegerScheme
 from octavo.ops.base import Linear
 from octavo.quantize.bulk_ops import dense
 from octavo.quantize.gptq import gptq, invert
-from octavo.quantize.journal import write_atomically
 from octavo.quantize.recipe import Recipe
 from octavo.quantize.rtn import rtn
 from octavo.quantize.sensitivity import Sensitivities
@@ -129,4 +129,4 @@ class ErrorTable:
     def put(self, group: str, schemes: Sequence[IntegerScheme], errors: Sequence[float]) -> None:
         """Remember, on disk too."""
         self._errors.setdefault(group, {}).update(zip(map(str, schemes), errors, strict=True))
-        write_atomically(self._file, json.dumps(self._errors, indent=1).encode())
+        write_json(self._file, self._errors)

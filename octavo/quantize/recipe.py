@@ -89,6 +89,7 @@ class Recipe:
         draws = "rotate" in self.transforms or self.trains_blocks or self.distill_steps > 0
         unused = {
             "bits": (named, f"{self.scheme} says that itself; leave this out"),
+            "group": (named and self.embedding_bits in (8, KEPT), f"{self.scheme} says that itself; leave this out"),
             "symmetric": (named, f"{self.scheme} says that itself; leave this out"),
             "act_order": (not inverts, "the order GPTQ visits inputs in; rtn has none"),
             "damping": (not inverts, "of GPTQ's Hessians; rtn inverts none"),

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from octavo.models.decoder import DecoderModel, decoder_layer
 from octavo.ops.base import Linear
 from octavo.ops.reference.batch import Batch, whole_prompts
 from octavo.quantize.bulk_ops import dense
-from octavo.quantize.journal import write_atomically
+from octavo.quantize.journal import write_tensors
 from octavo.quantize.training_ops import TrainingOps
 
 #: Rows of logits that exist at once.
@@ -76,7 +75,7 @@ def load_sensitivities(directory: Path, num_tokens: int) -> Sensitivities | None
 
 def save_sensitivities(directory: Path, sensitivities: Sensitivities, num_tokens: int) -> None:
     """Beside the statistics of the same text."""
-    write_atomically(directory / _FILE_NAME, save(sensitivities, {"num_tokens": str(num_tokens)}))
+    write_tensors(directory / _FILE_NAME, sensitivities, {"num_tokens": str(num_tokens)})
 
 
 class _GradientOps(TrainingOps):

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from octavo.core.errors import CapacityError, CheckpointError, InvalidField
+from octavo.core.storage import write_json
 from octavo.core.units import format_bytes
 from octavo.models.decoder import DecoderModel, decoder_layer
 from octavo.ops.base import Linear
 from octavo.ops.reference.batch import whole_prompts
 from octavo.quantize.bulk_ops import BulkOps
-from octavo.quantize.journal import KEY_FILE, read_key, write_atomically
+from octavo.quantize.journal import KEY_FILE, read_key, write_tensors
 from octavo.quantize.observer import ObserverOps
 from octavo.quantize.statistics import InputStatistics
 
@@ -90,7 +90,7 @@ class StatisticsCache:
         directory.mkdir(parents=True, exist_ok=True)
         fields = {"sha256": key.sha256, "model": key.model, "tokens": key.tokens, "num_blocks": key.num_blocks}
         content = {"format": _FORMAT, **fields, "calibration": dict(calibration)}
-        write_atomically(directory / KEY_FILE, json.dumps(content, indent=1).encode())
+        write_json(directory / KEY_FILE, content)
         return cls(directory, key, calibration)
 
     @classmethod
@@ -130,8 +130,8 @@ class StatisticsCache:
         """Append the next block's, and the states `[tokens, hidden]` that leave it."""
         index = self.num_finished_blocks
         if index + 1 < self.key.num_blocks:
-            write_atomically(self._hidden_file(index + 1), save({"hidden": hidden.contiguous()}))
-        write_atomically(self._block_file(index), _serialize(statistics))
+            write_tensors(self._hidden_file(index + 1), {"hidden": hidden.contiguous()})
+        write_tensors(self._block_file(index), *_as_tensors(statistics))
         self.num_finished_blocks = index + 1
         self._hidden_file(index).unlink(missing_ok=True)
 
@@ -191,7 +191,8 @@ def check_room(directory: Path, num_bytes: int) -> None:
         raise CapacityError(f"statistics take {format_bytes(num_bytes)}, {format_bytes(free)} are free at {existing}")
 
 
-def _serialize(statistics: BlockStatistics) -> bytes:
+def _as_tensors(statistics: BlockStatistics) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """And the metadata that belong to them in a file."""
     numbers: dict[int, int] = {}
     tensors: dict[str, Tensor] = {}
     inputs: list[dict[str, int]] = []
@@ -206,7 +207,7 @@ def _serialize(statistics: BlockStatistics) -> bytes:
         inputs.append({"num_tokens": entry.num_tokens, "num_lent_tokens": entry.num_lent_tokens})
     modules = {name: numbers[id(entry)] for name, entry in statistics.items()}
     # One entry only: safetensors writes several in an order that changes from run to run.
-    return save(tensors, {"contents": json.dumps({"modules": modules, "inputs": inputs})})
+    return tensors, {"contents": json.dumps({"modules": modules, "inputs": inputs})}
 
 
 def _read_block(file: Path) -> BlockStatistics:

@@ -125,6 +125,7 @@ def test_estimated_bytes_are_the_files_bytes(tmp_path: Path, symmetric: bool) ->
         ({"embedding_bits": 5}, "embed"),
         ({"scheme": "fp8", "bits": 3}, "bits"),
         ({"scheme": "nvfp4", "symmetric": False}, "symmetric"),
+        ({"scheme": "w8a8", "group": 32}, "group"),
         ({"smoothing": 0.5}, "smoothing"),
         ({"rotation_block": 32}, "rotation_block"),
         ({"rotation_block": 0, "transforms": ("rotate",)}, "rotation_block"),

@@ -85,10 +85,12 @@ class Environment:
         return ROOT / f"{self.name}.failure"
 
     def _recipe(self) -> dict[str, object]:
+        # Every checkout of this repository shares the environments: where it lies is no part of the recipe.
+        here = str(Path(__file__).parent)
         return {
             "requirements": list(self.requirements),
             "pip_options": list(self.pip_options),
-            "build_variables": dict(self.build_variables),
+            "build_variables": {name: value.replace(here, ".") for name, value in self.build_variables.items()},
             "python": sys.version,
         }
 

@@ -76,8 +76,7 @@ class Models:
             raise SetupFailed(f"llama.cpp is {reason}")
         target = self.gguf(kind)
         partial = target.with_suffix(".partial")
-        command = [str(llama_cpp.python), "-m", "benchmarks.peers.workers.requantize"]
-        command += [str(self.stored_gguf), str(partial), str(GGUF_TYPES[kind])]
+        command = requantize_command(llama_cpp, self.stored_gguf, partial, GGUF_TYPES[kind])
         subprocess.run(command, check=True, timeout=MAKE_LIMIT_SECONDS, cwd=REPOSITORY)
         partial.rename(target)
 
@@ -85,6 +84,12 @@ class Models:
         command = [sys.executable, "-m", "octavo.cli.main", "quantize", self.source, "-o", str(self.octavo_4bit)]
         command += ["--bits", "4", "--group", "64"]
         subprocess.run(command, check=True, timeout=MAKE_LIMIT_SECONDS)
+
+
+def requantize_command(llama_cpp: Environment, source: Path, target: Path, file_type: int) -> list[str]:
+    """llama.cpp's own quantizer, to a type of its `enum llama_ftype`; to be run in the repository."""
+    worker = [str(llama_cpp.python), "-m", "benchmarks.peers.workers.requantize"]
+    return [*worker, str(source), str(target), str(file_type)]
 
 
 def write_hugging_face(source: str, target: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.models import Models
+from benchmarks.peers.models import Models, requantize_command
 from benchmarks.quantization.environments import ENVIRONMENTS
 from benchmarks.quantization.rows import GROUP, Row
 
@@ -46,8 +46,8 @@ def run_row(row: Row, task: Task) -> dict[str, Any]:
     log = task.folder / f"{row.name}.log"
     started = time.perf_counter()
     with log.open("w") as stream:
-        # A peer leaves logs of its own where it runs; `python -m octavo...` is found from the repository.
-        directory = REPOSITORY if row.tool == "octavo" else task.folder
+        # `python -m` finds its module from the repository; the others leave logs of their own where they run.
+        directory = REPOSITORY if "-m" in command else task.folder
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, cwd=directory)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -81,8 +81,7 @@ def _peer_command(row: Row, task: Task) -> list[str]:
     if row.file_type is None:
         worker = WORKERS / f"quantize_with_{row.tool}.py"
         return [str(environment.python), str(worker), str(_write_job(row, task))]
-    worker = REPOSITORY / "benchmarks" / "peers" / "workers" / "requantize.py"
-    return [str(environment.python), str(worker), str(Models().gguf("F16")), str(task.output(row)), str(row.file_type)]
+    return requantize_command(environment, Models().gguf("F16"), task.output(row), row.file_type)
 
 
 def _write_job(row: Row, task: Task) -> Path:

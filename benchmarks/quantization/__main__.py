@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.environment import SetupFailed
 from benchmarks.peers.llama_cpp import LLAMA_CPP
 from benchmarks.peers.models import Models
 from benchmarks.quantization.environments import ENVIRONMENTS
@@ -37,7 +38,10 @@ def _set_up(rows: Sequence[str]) -> None:
     needed = {ROWS[name].tool for name in rows}
     for name, environment in ENVIRONMENTS.items():
         if name in needed:
-            environment.set_up(print, num_jobs=2)
+            try:
+                environment.set_up(print, num_jobs=2)
+            except SetupFailed as reason:
+                print(f"{name}: set-up failed: {reason}")
     Models().write_sources(LLAMA_CPP.environment, print)
 
 

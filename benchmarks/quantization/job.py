@@ -77,11 +77,17 @@ def _octavo_command(row: Row, task: Task) -> list[str]:
 def _peer_command(row: Row, task: Task) -> list[str]:
     environment = ENVIRONMENTS[row.tool]
     if (reason := environment.why_missing()) is not None:
-        raise RuntimeError(f"{row.name}: {reason.replace('benchmarks.peers', 'benchmarks.quantization')}")
+        how = f"python -m benchmarks.quantization setup --rows {row.name}"
+        raise RuntimeError(f"{row.name}: {reason.partition('; run:')[0]}; run: {how}")
     if row.file_type is None:
         worker = WORKERS / f"quantize_with_{row.tool}.py"
         return [str(environment.python), str(worker), str(_write_job(row, task))]
-    return requantize_command(environment, Models().gguf("F16"), task.output(row), row.file_type)
+    models = Models()
+    if task.source != models.hugging_face:
+        raise RuntimeError(
+            f"{row.name}: source: got {task.source}; llama.cpp's types are made of {models.source} alone"
+        )
+    return requantize_command(environment, models.gguf("F16"), task.output(row), row.file_type)
 
 
 def _write_job(row: Row, task: Task) -> Path:

@@ -35,13 +35,38 @@ def writing(target: Path) -> Iterator[None]:
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """Where to write what becomes `file` when the block ends: beside its place, then synced and renamed, so that a
-    file that is there is whole. Raises `StorageFull`."""
-    partial = file.with_name(file.name + ".partial")
-    with writing(file):
-        yield partial
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-    partial.replace(file)
+    file that is there is whole. On failure nothing has happened; what a killed writer left is written over. Raises
+    `StorageFull`."""
+    partial = file.with_name(f".{file.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with writing(file), for_everyone(partial):
+            yield partial
+        sync(partial)
+        partial.replace(file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync(file.absolute().parent)
+
+
+@contextmanager
+def for_everyone(file: Path) -> Iterator[None]:
+    """Whoever writes `file` within, it gets the permissions of any new file: safetensors makes files that their owner
+    alone may read, and a server may be somebody else."""
+    file.touch()
+    mode = file.stat().st_mode
+    yield
+    file.chmod(mode)
+
+
+def sync(path: Path) -> None:
+    """To the disk: a file's content, or a directory's names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(file: Path, content: Any) -> None:

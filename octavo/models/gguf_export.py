@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from octavo.core.errors import CheckpointError, InvalidField
+from octavo.core.storage import replacing
 from octavo.models.gguf_metadata import PAIRED_ROTATION, architecture_of, model_metadata, rope_divisors
 from octavo.models.gguf_tensors import GgufTensor, list_tensors
 from octavo.models.spec import ModelSpec
 from octavo.numerics.ggml import PLAIN_DTYPES
 from octavo.numerics.quantized_tensor import QuantizedTensor
-from octavo.weights.atomic_file import atomic_file
 from octavo.weights.gguf_encoding import EncodingNotes, encode_matrices, row_order, stored_type
 from octavo.weights.gguf_file_types import STORED_NUMBERS, FileType, find_file_type, fitting_type
 from octavo.weights.gguf_target import QUANTIZED_BY, check_gguf_target
@@ -92,7 +92,8 @@ class _Export:
             counts[_ROPE_DIVISORS] = 1
         tensor_bytes: dict[str, int] = {}
         num_weights = 0
-        with atomic_file(file) as stream:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as partial, partial.open("wb") as stream:
             writer = GgufWriter(stream, metadata, counts)
             if divisors is not None:
                 writer.add(_ROPE_DIVISORS, tuple(divisors.shape), "F32", divisors.contiguous().view(torch.uint8))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import octavo
-from octavo.core.storage import writing
+from octavo.core.storage import replacing
 from octavo.core.units import format_bytes, format_seconds
 from octavo.quantize.recipe import Recipe
 from octavo.quantize.result import ModuleReport
@@ -78,10 +78,8 @@ class QuantizationReport:
     def write(self, directory: Path) -> Path:
         """Write `octavo.json` into `directory`, whole or not at all."""
         file = directory / FILE_NAME
-        partial = file.with_name(f".{FILE_NAME}.partial")
-        with writing(file):
+        with replacing(file) as partial:
             partial.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        partial.replace(file)
         return file
 
     def __str__(self) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from octavo.core.storage import writing
+from octavo.core.storage import sync, writing
 
 
 @contextmanager
@@ -29,15 +28,15 @@ def atomic_directory(target: Path) -> Iterator[Path]:
         with writing(target):
             yield partial
             for file in partial.rglob("*"):
-                _sync(file)
-            _sync(partial)
+                sync(file)
+            sync(partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     if target.exists():
         target.rename(replaced)
     partial.rename(target)
-    _sync(target.parent)
+    sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -50,11 +49,3 @@ def restore_replaced(target: Path) -> None:
         shutil.rmtree(replaced)
     else:
         replaced.rename(target)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,6 +8,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from octavo.core.storage import for_everyone
 from octavo.weights.safetensors_directory import INDEX_NAME, SINGLE_FILE_NAME
 
 DEFAULT_SHARD_BYTES = 4 * 10**9
@@ -54,7 +55,9 @@ class ShardWriter:
 
     def _flush(self) -> None:
         # One entry only: safetensors writes several in an order that changes from run to run.
-        save_file(_unshared(self._pending), self._unnamed(len(self._shards)), metadata={"format": "pt"})
+        shard = self._unnamed(len(self._shards))
+        with for_everyone(shard):
+            save_file(_unshared(self._pending), shard, metadata={"format": "pt"})
         self._shards.append(list(self._pending))
         self._pending, self._pending_bytes = {}, 0
 

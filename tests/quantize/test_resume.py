@@ -96,8 +96,20 @@ def test_another_recipe_starts_over_and_says_so(tmp_path: Path) -> None:
 def test_a_half_written_block_is_not_a_block(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", {})
     journal.record(BlockResult({}), {"hidden": torch.ones(1, 1)})
-    (tmp_path / "j" / "block-0001.safetensors.partial").write_bytes(b"half")
-    assert Journal(tmp_path / "j", {}).num_finished_blocks == 1
+    (tmp_path / "j" / ".block-0001.safetensors.partial").write_bytes(b"half")
+    again = Journal(tmp_path / "j", {})
+    assert again.num_finished_blocks == 1
+    again.record(BlockResult({}), {"hidden": torch.ones(1, 1)})
+    assert Journal(tmp_path / "j", {}).num_finished_blocks == 2
+    assert not list((tmp_path / "j").glob("*.partial"))
+
+
+def test_whoever_may_read_a_new_file_may_read_a_checkpoint(tmp_path: Path) -> None:
+    """safetensors makes files for their owner alone; a server may run as somebody else."""
+    (tmp_path / "plain").touch()
+    quantize(MODEL, tmp_path / "m", **{**OPTIONS, "method": "rtn", "calibration": None})
+    for file in (tmp_path / "m").iterdir():
+        assert file.stat().st_mode == (tmp_path / "plain").stat().st_mode, file.name
 
 
 def test_the_source_is_never_the_output(tmp_path: Path) -> None:

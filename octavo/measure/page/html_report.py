@@ -6,6 +6,7 @@ from pathlib import Path
 
 import octavo
 from octavo.core.errors import InvalidField
+from octavo.core.storage import replacing
 from octavo.measure.compare.comparison import Comparison
 from octavo.measure.compare.entry import CheckpointEntry
 from octavo.measure.compare.table import HEAD, figures, marks, protocol_lines
@@ -24,12 +25,8 @@ def check_page_file(file: Path) -> None:
 
 def write_page(file: Path, comparison: Comparison, focus: CheckpointEntry | None = None) -> Path:
     """Write `render_page`, whole or not at all."""
-    partial = file.with_name(f".{file.name}.partial")
-    try:
+    with replacing(file) as partial:
         partial.write_text(render_page(comparison, focus), encoding="utf-8")
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
     return file
 
 
